@@ -15,13 +15,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from batchyard.api.views.flavor import flavor_view
-from batchyard.api.views.queues import cluster_queue_view
+from batchyard.api.views.queues import cluster_queue_view, flavor_view
 from batchyard.api.views.workload import workload_view
-from batchyard.core.cycle import Cycle, Policy
-from batchyard.core.decisions import Admit, Head
-from batchyard.core.queue import Admitted
-from batchyard.core.snapshot import Snapshot
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Admit, Head
+from batchyard.scheduling.snapshot import Snapshot
 
 QUEUES, COHORTS, FLAVORS = 1000, 50, 8
 RESOURCES = ("cpu", "memory", "nvidia.com/gpu")

@@ -20,9 +20,9 @@ from batchyard.api.meta import Key
 from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
-from batchyard.core.calibration import Calibration
-from batchyard.sim.answering import Answering
-from batchyard.sim.generate import scenario_of
+from batchyard.sim.forecasting.calibration import Calibration
+from batchyard.sim.forecasting.service import Answering
+from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.world import World
 
 API = "kueue.x-k8s.io/v1beta2"

@@ -32,16 +32,16 @@ from calibration_plot import drawn
 
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
-from batchyard.base.chance import draw
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
-from batchyard.core.calibration import LEVELS, Calibration, Fate, remembering, settled
+from batchyard.base.seeded_draws import draw
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Asked, Forecast, forecasts
-from batchyard.sim.generate import scenario_of
-from batchyard.sim.runtimes import Basis
+from batchyard.sim.forecasting.arrivals import Stretches
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Fate, remembering, settled
+from batchyard.sim.forecasting.run_times import Basis
+from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
-from batchyard.sim.stretches import Stretches
 from batchyard.sim.world import World
 
 API: Final = "kueue.x-k8s.io/v1beta2"

@@ -19,22 +19,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batchyard.core.cycle import Cycle
-from batchyard.core.decisions import Decision
-from batchyard.live.cycle_log import CycleLog
-from batchyard.live.decision_log import DecisionLog
-from batchyard.live.figures import Figures, Observed
-from batchyard.ports.cycles import CycleWatch, Unwatched
-from batchyard.ports.decisions import DecisionRecord
-from batchyard.runtime.bare_workloads import BareWorkloads
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.pace import pace_of
+from batchyard.dashboard.history import History
+from batchyard.interfaces.observers import DecisionRecord
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Decision
+from batchyard.scheduling.observer import CycleWatch, Unwatched
+from batchyard.server.logging.cycles import CycleLog
+from batchyard.server.logging.decisions import DecisionLog
+from batchyard.server.metrics import Figures, Observed
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 from batchyard.store.ledger import LedgerFile
 from batchyard.store.memory import remembered
-from batchyard.web.history import History
 from batchyard.wiring import Platform, Ports, build_platform
 
 METRICS, LEDGER, HISTORY = "metrics", "ledger", "history"

@@ -21,10 +21,10 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import fnv1a_64
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.runner import Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
-from batchyard.ports.controller import Outcome
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
+from batchyard.interfaces.controller import Outcome
 from batchyard.store.memory import Store
 
 JOB, POD = "Job.batch", "Pod"

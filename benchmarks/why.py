@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.base.garbage import no_collections
+from batchyard.base.gc_tuning import no_collections
 from batchyard.base.instant import SECOND
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.why.explainer import Explainer
-from batchyard.core.cycle import Cycle, Policy
-from batchyard.core.decisions import Admit, Wait
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.explain.explainer import Explainer
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Admit, Wait
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
 
 API = "kueue.x-k8s.io/v1beta2"
 NOW = 1_000_000 * SECOND

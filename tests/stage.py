@@ -9,10 +9,10 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.runner import Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
-from batchyard.ports.controller import Controller, EventRecord
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
+from batchyard.interfaces.controller import Controller, EventRecord
 from batchyard.sim.state import as_added
 from batchyard.store.memory import Store
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.manifests import read_manifests
-from batchyard.apiserver.patch.merge import merged
-from batchyard.core.lint.findings import Severity
+from batchyard.apiserver.patch import merged
+from batchyard.lint.findings import Severity
+from batchyard.lint.run import Report, lint
 from batchyard.sim.files import read_sources
-from batchyard.sim.lint import Report, lint
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

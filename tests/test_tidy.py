@@ -22,10 +22,10 @@ ENTRY_POINTS = (
     "batchyard",
     "batchyard.__main__",
     "batchyard.cli.main",
-    "batchyard.node.spawner",
-    "batchyard.sim.checkers.inspection",
-    "batchyard.sim.generate",
-    "batchyard.sim.generate_cluster",
+    "batchyard.shim.spawner",
+    "batchyard.sim.invariants.checker",
+    "batchyard.sim.random_worlds.queues",
+    "batchyard.sim.random_worlds.cluster",
 )
 
 EVERYWHERE = ("src/", "tests/", "benchmarks/", "tools/")
@@ -169,7 +169,7 @@ def function(body: str, head: str = "def f():") -> str:
     return head + "\n" + "\n".join(f" {line}" for line in body.splitlines())
 
 
-def found_in(rule: FileRule, text: str, path: str = "src/batchyard/core/cycle.py") -> list[str]:
+def found_in(rule: FileRule, text: str, path: str = "src/batchyard/scheduling/cycle.py") -> list[str]:
     """What a rule says of a text."""
     return [violation.what for violation in rule(SourceFile(path, text))]
 
@@ -245,8 +245,8 @@ def test_a_module_without_docstring_is_found() -> None:
 
 
 def test_an_import_of_a_private_name_is_found() -> None:
-    text = "from batchyard.core.quota import _local"
-    assert found_in(modules.private_imports, text) == ["imports _local, private to batchyard.core.quota"]
+    text = "from batchyard.scheduling.quota import _local"
+    assert found_in(modules.private_imports, text) == ["imports _local, private to batchyard.scheduling.quota"]
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_a_banned_name_is_found(text: str) -> None:
         ("from time import monotonic", "src/batchyard/cli/progress.py"),
         ("from time import perf_counter", "benchmarks/cycle.py"),
         ("print('x')", "src/batchyard/cli/output.py"),
-        ("try:\n pass\nexcept Exception:\n pass", "src/batchyard/controllers/runner.py"),
+        ("try:\n pass\nexcept Exception:\n pass", "src/batchyard/controller_runtime/runner.py"),
         ("import uuid\nuuid.UUID(bytes=b'')", "src/batchyard/base/ids.py"),
-        ("time = random = 1\ntime.now, random", "src/batchyard/core/cycle.py"),
+        ("time = random = 1\ntime.now, random", "src/batchyard/scheduling/cycle.py"),
     ],
 )
 def test_a_name_is_free_where_it_is_allowed(text: str, path: str) -> None:
@@ -297,8 +297,8 @@ def test_an_allowed_part_does_not_allow_the_rest() -> None:
 
 
 def test_empty_names_of_files_and_classes_are_found() -> None:
-    assert found_in(names.empty_names, "", "src/batchyard/core/string_utils.py") == ["the path says 'utils'"]
-    assert found_in(names.empty_names, "class HTTPInfo: pass") == ["class HTTPInfo says 'info'"]
+    assert found_in(names.empty_names, "", "src/batchyard/scheduling/string_utils.py") == ["the path says 'utils'"]
+    assert found_in(names.empty_names, "class HTTPHelper: pass") == ["class HTTPHelper says 'helper'"]
     assert found_in(names.empty_names, "class Metadata: pass", "src/batchyard/api/metadata.py") == []
 
 
@@ -378,12 +378,12 @@ def test_debris_is_found(text: str) -> None:
 
 def test_a_module_out_of_reach_is_found() -> None:
     files = [
-        SourceFile("src/batchyard/cli/main.py", "def f():\n from batchyard.core import cycle"),
-        SourceFile("src/batchyard/core/__init__.py", ""),
-        SourceFile("src/batchyard/core/cycle.py", "import batchyard.core.quota"),
-        SourceFile("src/batchyard/core/quota.py", ""),
-        SourceFile("src/batchyard/core/old.py", "import batchyard.core.older"),
-        SourceFile("src/batchyard/core/older.py", "import batchyard.core.old"),
+        SourceFile("src/batchyard/cli/main.py", "def f():\n from batchyard.scheduling import cycle"),
+        SourceFile("src/batchyard/scheduling/__init__.py", ""),
+        SourceFile("src/batchyard/scheduling/cycle.py", "import batchyard.scheduling.quota"),
+        SourceFile("src/batchyard/scheduling/quota.py", ""),
+        SourceFile("src/batchyard/scheduling/old.py", "import batchyard.scheduling.older"),
+        SourceFile("src/batchyard/scheduling/older.py", "import batchyard.scheduling.old"),
     ]
     found = [violation.subject for violation in modules.dead_modules(files, ENTRY_POINTS)]
-    assert found == ["batchyard.core.old", "batchyard.core.older"]
+    assert found == ["batchyard.scheduling.old", "batchyard.scheduling.older"]

@@ -4,12 +4,12 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.core.cycle import Cycle, Policy
-from batchyard.core.decisions import Admit
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.reasons import RequeueReason
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.messages import RequeueReason
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
 from yard import queue, workload
 
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.views.flavor import flavor_view
-from batchyard.api.views.queues import ResourceGroup, cluster_queue_view, cohort_view
+from batchyard.api.views.queues import ResourceGroup, cluster_queue_view, cohort_view, flavor_view
 from batchyard.api.views.workload import workload_view
-from batchyard.core.assignment import LastAssignment
-from batchyard.core.cycle import Cycle, Policy
-from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait
-from batchyard.core.queue import Admitted
-from batchyard.core.quota import QuotaNode, available
-from batchyard.core.snapshot import Snapshot
+from batchyard.scheduling.assignment import LastAssignment
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, Wait
+from batchyard.scheduling.quota import QuotaNode, available
+from batchyard.scheduling.snapshot import Snapshot
 
 
 def quota(nominal: Any, borrowing: Any = None, lending: Any = None) -> dict[str, Any]:

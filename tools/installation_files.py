@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from batchyard.cli.install import files as kustomization
-from batchyard.controllers.groups import REMOTE, kinds_seen
-from batchyard.install import Settings, parts
-from batchyard.install.rights import controller_rules
+from batchyard.controller_groups import REMOTE, kinds_seen
+from batchyard.operator_manifests import Settings, parts
+from batchyard.operator_manifests.rights import controller_rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 

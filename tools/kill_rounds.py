@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from batchyard.live.folder import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL
 from batchyard.store.backup import back_up
-from batchyard.store.mark import JournalError
+from batchyard.store.commit_mark import JournalError
 from live.converging import end_of, faults_of
 from live.killing import Answers, kill_round, last_look
 

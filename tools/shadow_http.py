@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from batchyard.api.admission.namespaces import new_namespace
+from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.live.connections import Connections
-from batchyard.live.http import HttpConnection
-from batchyard.live.place import Place
-from batchyard.live.platform import Embedded
-from batchyard.live.real_time import passing
+from batchyard.server.clocks.timers import passing
+from batchyard.server.http.connections import Connections
+from batchyard.server.http.protocol import HttpConnection
+from batchyard.server.platform.data_dir import Place
+from batchyard.server.platform.platform import Embedded
 from live.bad_proxy import Badness, BadProxy
 from live.operating import plain_kubeconfig
 from oracle.many import apart, namespaces_of

@@ -8,27 +8,25 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
+from batchyard.admission_plugins.namespaces import check_deletion, check_namespace, taken_up
+from batchyard.admission_plugins.pod_security import check_labels, check_pod, check_pod_change
+from batchyard.admission_plugins.pods import admit_pod, check_default, default_class
+from batchyard.admission_plugins.queued_jobs import check_queue_kept, queue_job
+from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
-from batchyard.api.admission.default_queues import check_queue_kept
-from batchyard.api.admission.limit_ranges import check_limits, with_limit_defaults
-from batchyard.api.admission.namespaces import check_deletion, check_namespace, taken_up
-from batchyard.api.admission.pod_security import check_labels, check_pod, check_pod_change
-from batchyard.api.admission.pods import admit_pod, default_class
-from batchyard.api.admission.priority_classes import check_default
-from batchyard.api.admission.queued_jobs import queue_job
-from batchyard.api.admission.service_accounts import VOLUME_PREFIX, with_service_account
-from batchyard.api.defaults.pod import pod_defaults
+from batchyard.api.defaults.kubernetes import pod_defaults
 from batchyard.api.meta import Obj
 from batchyard.api.selectors import Selector
+from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
 from batchyard.base.ids import uid_for
 from batchyard.client.local import ANY_OTHER, Admission, Check, Prepare
-from batchyard.client.revise import generated_name
-from batchyard.controllers.resource_quotas.admission import QuotaAdmission
-from batchyard.core.lifecycle.job.selector import with_selector
-from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod, with_priority
-from batchyard.core.scaling.request_pods import admit_queued_pod
-from batchyard.ports.client import Reader, WatchEvent
-from batchyard.runtime.saved_work import held_until_saved
+from batchyard.client.object_updates import generated_name
+from batchyard.interfaces.client import Reader, WatchEvent
+from batchyard.jobs.job.spec import with_selector
+from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority
+from batchyard.kubelet.simulated.checkpointing import held_until_saved
+from batchyard.quotas.admission import QuotaAdmission
 
 _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 

@@ -5,57 +5,52 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from batchyard import controller_groups
+from batchyard.accounting.budget_controller import Budgets
+from batchyard.accounting.controller import Costs
+from batchyard.accounting.resuming import History, nothing_remembered
+from batchyard.admissionchecks.config import ProvisioningChecks
+from batchyard.admissionchecks.controller import ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
+from batchyard.autoscaler.controller import Autoscaler
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
 from batchyard.client.view_expiry import ViewExpiry
-from batchyard.controllers import groups
-from batchyard.controllers.admission.in_use import InUse
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.pods_ready import PodsReadyGate
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.controllers.admission.priority_classes import PriorityClassValues
-from batchyard.controllers.admission.queue_status import QueueStatus
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.autoscaler.controller import Autoscaler
-from batchyard.controllers.autoscaler.index import ScalingIndex
-from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
-from batchyard.controllers.cluster_roles import ClusterRoleAggregation
-from batchyard.controllers.costs.budgets import Budgets
-from batchyard.controllers.costs.controller import Costs
-from batchyard.controllers.costs.resuming import History, nothing_remembered
-from batchyard.controllers.custom_resources import CustomResourceDefinitions
-from batchyard.controllers.disruption_budgets import DisruptionBudgets
-from batchyard.controllers.event_expiry import EventExpiry
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.controllers.job_sets.controller import JobSetController
-from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacement
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.jobs.jobset import JobSetIntegration
-from batchyard.controllers.namespaces import Namespaces
-from batchyard.controllers.nodes.health import NodeHealth
-from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
-from batchyard.controllers.nodes.taint_eviction import TaintEviction
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.controllers.placement.hotswap import Hotswap
-from batchyard.controllers.provisioning.checks import ProvisioningChecks
-from batchyard.controllers.provisioning.controller import ProvisioningController
-from batchyard.controllers.resource_quotas.controller import ResourceQuotas
-from batchyard.controllers.root_certificates import RootCertificates
-from batchyard.controllers.runner import Defects, EventSink, Runner, stop_at_defect
-from batchyard.controllers.service_accounts import ServiceAccounts
-from batchyard.controllers.ttl import TtlAfterFinished
-from batchyard.controllers.why.capacity import Capacity
-from batchyard.controllers.why.explainer import Explainer
-from batchyard.core.kueue_settings import SIMULATED, KueueSettings
-from batchyard.core.lifecycle.pods_ready import RequeuingTimestamp
-from batchyard.core.placement.profile import Profile
-from batchyard.ports.client import Client
-from batchyard.ports.controller import Controller
-from batchyard.ports.cycles import CycleWatch, Unwatched
-from batchyard.ports.kernel import Kernel, Pace
+from batchyard.controller_runtime.runner import Defects, EventSink, Runner, stop_at_defect
+from batchyard.disruption.controller import DisruptionBudgets
+from batchyard.explain.capacity import Capacity
+from batchyard.explain.explainer import Explainer
+from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation, RootCertificates, ServiceAccounts
+from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
+from batchyard.housekeeping.expiry import EventExpiry, TtlAfterFinished
+from batchyard.housekeeping.namespaces import Namespaces
+from batchyard.interfaces.client import Client
+from batchyard.interfaces.controller import Controller, Kernel, Pace
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.controller import JobSetController
+from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.nodes.health import NodeHealth, TaintEviction
+from batchyard.nodes.pod_gc import PodGarbageCollector
+from batchyard.placement.controller import PlacementController
+from batchyard.placement.hotswap import Hotswap
+from batchyard.placement.resources import Profile
+from batchyard.quotas.controller import ResourceQuotas
+from batchyard.scheduling.block_admission import PodsReadyGate
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
+from batchyard.scheduling.observer import CycleWatch, Unwatched
+from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.scheduling.queue_status import QueueStatus
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
+from batchyard.scheduling.workload.priority import PriorityClassValues
+from batchyard.scheduling.workload.resource_in_use import InUse
 
 _CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -103,7 +98,7 @@ class Settings:
     #: Whether time passes though nothing happens.
     is_endless: bool = False
     #: Which controllers run, by group.
-    controllers: Sequence[str] = groups.GROUPS
+    controllers: Sequence[str] = controller_groups.GROUPS
     #: How long what may help those who wait is gathered before they are tried again; 0: they are at once.
     gathers: Duration = 0
 
@@ -143,21 +138,27 @@ def _grouped(
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """All controllers, each with its group, in the order in which they hear of changes."""
     return (
-        (groups.ADMISSION, _admission(index, ports, settings)),
-        (groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
-        (groups.JOBS, (JobPods(),)),
-        (groups.JOBSET, (JobSetController(),)),
-        (groups.JOBS if groups.JOBS in settings.controllers else groups.JOBSET, _of_ended(settings)),
-        (groups.NAMESPACES, (Namespaces(with_custom_kinds=settings.with_api),)),
-        (groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
-        (groups.DISRUPTION, (DisruptionBudgets(),)),
-        (groups.API, _api(settings) if settings.with_api else ()),
+        (controller_groups.ADMISSION, _admission(index, ports, settings)),
+        (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
+        (controller_groups.JOBS, (JobPods(),)),
+        (controller_groups.JOBSET, (JobSetController(),)),
+        (
+            controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
+            _of_ended(settings),
+        ),
+        (controller_groups.NAMESPACES, (Namespaces(with_custom_kinds=settings.with_api),)),
+        (controller_groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
+        (controller_groups.DISRUPTION, (DisruptionBudgets(),)),
+        (controller_groups.API, _api(settings) if settings.with_api else ()),
         *nodes,
-        (groups.RUNTIME, ports.runtime),
-        (groups.CLOUD, ports.cloud),
-        (groups.API, (EventExpiry(),) if settings.with_api else ()),
-        (groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
-        (groups.ADMISSION, (InUse(index), QueueStatus(index, fair_sharing=settings.kueue.policy.fair_sharing))),
+        (controller_groups.RUNTIME, ports.runtime),
+        (controller_groups.CLOUD, ports.cloud),
+        (controller_groups.API, (EventExpiry(),) if settings.with_api else ()),
+        (controller_groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
+        (
+            controller_groups.ADMISSION,
+            (InUse(index), QueueStatus(index, fair_sharing=settings.kueue.policy.fair_sharing)),
+        ),
     )
 
 
@@ -175,7 +176,7 @@ def _api(settings: Settings) -> Sequence[Controller]:
 
 def _of_ended(settings: Settings) -> Sequence[Controller]:
     """What deletes after their end those whose controllers run here."""
-    kinds = {groups.JOBS: scheme.JOB, groups.JOBSET: scheme.JOB_SET}
+    kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
@@ -204,9 +205,9 @@ def _nodes(
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """What there is to do where there are nodes."""
     return (
-        (groups.PLACEMENT, (placement,)),
-        (groups.JOBSET, (ExclusivePlacement(),)),
-        (groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
-        (groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
-        (groups.AUTOSCALER, scaling),  # the first feeds the index
+        (controller_groups.PLACEMENT, (placement,)),
+        (controller_groups.JOBSET, (ExclusivePlacement(),)),
+        (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
+        (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
+        (controller_groups.AUTOSCALER, scaling),  # the first feeds the index
     )

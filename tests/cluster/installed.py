@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from batchyard.install import Settings, manifests
-from batchyard.install.deployment import arguments
+from batchyard.operator_manifests import Settings, manifests
+from batchyard.operator_manifests.deployment import arguments
 from cluster.kubernetes import Kubernetes, Terms, wait_for
 from live.granted import audited, refused
 from live.operating import Operating, free_port

@@ -9,15 +9,15 @@ from typing import Final
 import uvloop
 
 from batchyard.api import scheme
-from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.controllers.runner import Runner
-from batchyard.live.access import Source
-from batchyard.live.kernel import LiveKernel
-from batchyard.live.kubeconfig import read_access
-from batchyard.live.real_time import RealTime
-from batchyard.live.rest_wire import HttpTransport
-from batchyard.runtime.kubelet import Kubelets
+from batchyard.client.transport import RateLimit
+from batchyard.controller_runtime.runner import Runner
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.timers import RealTime
+from batchyard.server.kubeconfig.access import Source
+from batchyard.server.kubeconfig.loading import read_access
+from batchyard.server.operator.aiohttp_transport import HttpTransport
 from cluster.kubernetes import Kubernetes
 
 _SEEN: Final = (scheme.POD, scheme.NODE, scheme.JOB, scheme.JOB_SET)

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Self
 
 import yaml
 
-from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import Authority
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import Authority
 from live.operating import free_port
 from live.running import kubectl
 

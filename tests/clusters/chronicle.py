@@ -10,9 +10,9 @@ import pytest
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Key, Obj, label
+from batchyard.api.views.pod_lifecycle import RUNNING, is_terminal, node_of, phase
 from batchyard.base.instant import SECOND, seconds
-from batchyard.core.lifecycle.pod import RUNNING, is_terminal, node_of, phase
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.event_log import Record
 from batchyard.sim.recovery import Loss, Recoveries
 from batchyard.sim.scenario import Scenario, Step, make_scenario

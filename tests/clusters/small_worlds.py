@@ -7,9 +7,9 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.manifests import read_manifests
 from batchyard.api.well_known import NODE_POOL
-from batchyard.core.lifecycle.workload import is_finished
-from batchyard.sim.checkers.inspection import attach
-from batchyard.sim.faulty_client import Trouble
+from batchyard.scheduling.workload.lifecycle import is_finished
+from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 

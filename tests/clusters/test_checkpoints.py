@@ -2,15 +2,15 @@
 
 import pytest
 
+from batchyard.accounting.accounts import DONE, LOST
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
+from batchyard.api.views.checkpoints import resumed_work
 from batchyard.base.instant import HOUR, seconds
-from batchyard.core.checkpoints import resumed_work
-from batchyard.core.costs.accounts import DONE, LOST
-from batchyard.sim.books import Books
-from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.accounting import Books
+from batchyard.sim.faults.faulty_client import Trouble
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH, World
 

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from batchyard import simulate
+from batchyard.accounting.accounts import WHOLE
+from batchyard.accounting.report import report
+from batchyard.accounting.resuming import History, nothing_remembered, resumed
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.controllers.costs.resuming import History, nothing_remembered, resumed
-from batchyard.core.costs.accounts import WHOLE
-from batchyard.core.costs.report import report
 from batchyard.metrics.costs import CostFigures
-from batchyard.sim.checkers.inspection import attach
-from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import Trouble
 from batchyard.sim.files import read_sources
+from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World
 from batchyard.store.memory import remembered

@@ -9,7 +9,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.event_log import Record
-from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import Trouble
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from clusters.test_checkpoints import QUEUE

@@ -11,8 +11,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.scheme import ServedKind
-from batchyard.install import Settings
-from batchyard.install.definitions import definitions
+from batchyard.operator_manifests import Settings
+from batchyard.operator_manifests.definitions import definitions
 
 NAME: Final = "a"
 _DEPTH: Final = 6

@@ -12,10 +12,10 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.places import path_of, path_of_kind
-from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
-from batchyard.core.machines import instances
-from batchyard.ports.client import UpdateStatus
+from batchyard.client.resource_paths import path_of, path_of_kind
+from batchyard.cloud.catalog import instances
+from batchyard.interfaces.client import UpdateStatus
+from batchyard.scheduling.queue_manager import GATHERED_BY_KUEUE
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from contract.outcome import differences, outcome

@@ -12,8 +12,8 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path, with_status
 from batchyard.client.local import LocalClient
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import (
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import (
     Client,
     Create,
     Delete,

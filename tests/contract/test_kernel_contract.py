@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from batchyard.base.instant import Instant
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.kernel import Kernel
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.controller import Kernel
 
 Run = Callable[[], object]
 START: Instant = 1_000

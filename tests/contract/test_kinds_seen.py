@@ -11,10 +11,10 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.writes import kind_of
-from batchyard.controllers.groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, Write
-from batchyard.ports.controller import Controller, Outcome
+from batchyard.controller_groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write
+from batchyard.interfaces.controller import Controller, Outcome
 from batchyard.sim.world import World
 from batchyard.store.memory import Store
 from batchyard.wiring import Ports, Settings, build_platform

@@ -11,12 +11,12 @@ from batchyard.api.conversion import from_storage
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.client.places import received
-from batchyard.controllers.groups import ON_KUBERNETES
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create
+from batchyard.client.resource_paths import received
+from batchyard.controller_groups import ON_KUBERNETES
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create
 from batchyard.store.memory import Store
-from batchyard.webhooks.lookups import Lookups, Question, Unknown
+from batchyard.webhooks.hooks import Lookups, Question, Unknown
 from batchyard.webhooks.reviews import converted, mutated, validated
 from batchyard.wiring import Ports, Settings, build_platform
 from contract.least import NAME, allowed

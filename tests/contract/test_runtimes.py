@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from batchyard.api.scheme import kind_info
-from batchyard.client.places import path_of_kind
+from batchyard.client.resource_paths import path_of_kind
 from contract.outcome import differences
 from contract.places import place_of
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep

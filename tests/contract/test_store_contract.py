@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.memory import Store
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import batchyard
 from batchyard.api.schema import scalars
 from batchyard.api.validation import names
-from batchyard.apiserver import go_times
+from batchyard.apiserver import go_errors
 
 #: How `re` reads patterns, which it does not publish.
 parser: Any = importlib.import_module("re._parser")
@@ -27,11 +27,14 @@ SCHEMA_PATTERN = r"re.sub('(?<!\\\\)\\$$', '\\\\Z', pattern)"
 #: Patterns that are arguments of the function around them, by module and expression, with the reason that this is safe.
 DYNAMIC = {
     ("batchyard.api.validation.names", "pattern"): "the callers pass the constants of the module, tested below",
-    ("batchyard.api.validation.cluster_settings", "pattern"): "compiled for its error alone",
-    ("batchyard.core.scaling.settings", "pattern"): "from a Cluster, which only the owner writes",
+    ("batchyard.api.validation.cluster", "pattern"): "compiled for its error alone",
+    ("batchyard.autoscaler.settings", "pattern"): "from a Cluster, which only the owner writes",
     ("batchyard.api.schema.scalars", SCHEMA_PATTERN): "the patterns of the field tables, tested below",
-    ("batchyard.apiserver.go_times", "fits"): "the elements of the layouts, tested below",
-    ("batchyard.plan.steps.model", "self.destroys_where"): "the constants of the steps, matched with our own output",
+    ("batchyard.apiserver.go_errors", "fits"): "the elements of the layouts, tested below",
+    (
+        "batchyard.provision.steps.model",
+        "self.destroys_where",
+    ): "the constants of the steps, matched with our own output",
 }
 #: The letters that texts are made of, beside those of the pattern.
 _LETTERS = "0aAz.-_+/: ,\n\t\\\"'[]{}()=!<>@~\u00b5"
@@ -58,8 +61,8 @@ def patterns() -> Iterator[Pattern]:
 
     for pattern in (names._LABEL, names._SUBDOMAIN, names._DNS1035, names._QUALIFIED, names._LABEL_VALUE, names._PATH):
         yield Pattern("batchyard.api.validation.names", names._compiled(pattern), ("fullmatch",))
-    for _, fits in (*go_times._SECOND_LAYOUT, *go_times._MICRO_LAYOUT):
-        yield Pattern("batchyard.apiserver.go_times", re.compile(fits, re.ASCII), ("match",))
+    for _, fits in (*go_errors._SECOND_LAYOUT, *go_errors._MICRO_LAYOUT):
+        yield Pattern("batchyard.apiserver.go_errors", re.compile(fits, re.ASCII), ("match",))
     for pattern in sorted(set(_schema_patterns())):
         yield Pattern(f"the field tables: {pattern}", scalars._compiled(pattern), ("search",))
 

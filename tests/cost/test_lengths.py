@@ -9,11 +9,11 @@ import pytest
 from batchyard.api import quantity
 from batchyard.api.times import parse_time
 from batchyard.api.validation import names
-from batchyard.api.validation.amounts import nano
-from batchyard.api.yaml_scalars import scalar_value
-from batchyard.apiserver.label_selectors import requirements_of
+from batchyard.api.validation.errors import nano
+from batchyard.api.yaml_documents import scalar_value
+from batchyard.apiserver.selection import requirements_of
 from batchyard.base.instant import SECOND, parse_duration
-from batchyard.base.remembering import remembered
+from batchyard.base.memoize import remembered
 from unit.apiserver.api import Api
 
 MILLION = 1_000_000

@@ -8,13 +8,12 @@ import yaml
 
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.streams import Conversation, Later
+from batchyard.apiserver.responses import Conversation, Later
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.runner import ignore_event
-from batchyard.runtime.bare_workloads import BareWorkloads
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.node_agent import NodeAgents
-from batchyard.runtime.pace import pace_of
+from batchyard.controller_runtime.runner import ignore_event
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.node_agent import NodeAgents
 from batchyard.wiring import Ports, Settings, build_platform
 from fuzz.requests import Asked, Place
 from unit.apiserver.api import OWNER, Api, sent

@@ -7,9 +7,9 @@ from typing import NamedTuple, Self
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from batchyard.base.chance import draw
 from batchyard.base.instant import SECOND
-from batchyard.live.real_time import passing
+from batchyard.base.seeded_draws import draw
+from batchyard.server.clocks.timers import passing
 
 _GONE = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old resource version"}
 _MILLION = 1_000_000

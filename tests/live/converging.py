@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from batchyard.live.folder import JOURNAL
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.server.platform.data_dir import JOURNAL
 from batchyard.store.journal_file import read_journal
 from fuzz.dice import Dice
 from live.killing import Client, ask

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from batchyard.install import Settings, parts
+from batchyard.operator_manifests import Settings, parts
 from live.running import kubectl
 
 #: What only a platform whose time runs faster has: the operator asks it what time it is.

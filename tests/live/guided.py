@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchyard.cli.live_guide import Started, platform
-from batchyard.controllers.groups import GROUPS, ON_KUBERNETES
-from batchyard.install import Settings
+from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.operator_manifests import Settings
 from batchyard.sim.guide import Guide
 from live.granted import granted
 from live.operating import Operating

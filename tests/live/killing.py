@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from batchyard.live.folder import JOURNAL
-from batchyard.ports.client import EventType
+from batchyard.interfaces.client import EventType
+from batchyard.server.platform.data_dir import JOURNAL
 from batchyard.store.journal_file import read_journal
 from live.running import Running
 

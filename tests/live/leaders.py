@@ -11,8 +11,8 @@ from typing import Any
 from batchyard.api import scheme
 from batchyard.api.quantity import parse
 from batchyard.cli.live_guide import LiveGuide
-from batchyard.live.folder import JOURNAL
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.server.platform.data_dir import JOURNAL
 from batchyard.sim.guide import Guide, GuideStep
 from batchyard.store.journal_file import read_journal
 from live.granted import refused

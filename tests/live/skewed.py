@@ -14,9 +14,9 @@ PROGRAM: Final = str(Path(__file__))
 
 def _run(skew: str) -> None:
     from batchyard.cli.main import main  # noqa: PLC0415 - whoever imports this wants to start it only
-    from batchyard.live import clock  # noqa: PLC0415 - as above
+    from batchyard.server.clocks import wall  # noqa: PLC0415 - as above
 
-    right, file = clock.__dict__["time"], Path(skew)
+    right, file = wall.__dict__["time"], Path(skew)
 
     def time_ns() -> int:
         seconds = int(file.read_text("ascii") if file.is_file() else skew)
@@ -24,7 +24,7 @@ def _run(skew: str) -> None:
 
     wrong = SimpleNamespace(time_ns=time_ns)
     wrong.perf_counter, wrong.thread_time = right.perf_counter, right.thread_time
-    clock.__dict__["time"] = wrong
+    wall.__dict__["time"] = wrong
     main()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant
-from batchyard.live.clock import wall_clock
+from batchyard.server.clocks.wall import wall_clock
 from live.killing import ask
 from live.operating import Operating, plain_kubeconfig
 from live.running import Running

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from batchyard.apiserver.tokens import ISSUER, Tokens
+from batchyard.apiserver.auth.tokens import ISSUER, Tokens
 from batchyard.base.instant import HOUR, Instant
-from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import Authority, SigningKey
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import Authority, SigningKey
 from live.raw import Caller
 from live.running import Running
 

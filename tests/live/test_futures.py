@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.live.folder import process_in
+from batchyard.server.platform.data_dir import process_in
 from live.running import Running, kubectl
 from unit.sim.forks_make import queue, workload
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from batchyard.metrics.families import HISTOGRAM
-from batchyard.metrics.names import GROUPS
+from batchyard.metrics.definitions import GROUPS
+from batchyard.metrics.registry import HISTOGRAM
 from live.prometheus import DEPLOY, FOUND, NONE, Prometheus, expressions_of
 from live.running import Running
 

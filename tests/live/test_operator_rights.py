@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.controllers.groups import GROUPS, ON_KUBERNETES
-from batchyard.install import Settings, manifests
+from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.operator_manifests import Settings, manifests
 from live.granted import granted, refused, used
 from live.operating import Operating
 from live.running import Running

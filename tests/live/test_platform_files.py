@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from batchyard.cli.platform.render import write
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.render import render
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.render import render
 from live.running import Running, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")

@@ -13,7 +13,7 @@ import pytest
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
-from batchyard.client.places import path_of
+from batchyard.client.resource_paths import path_of
 from live.killing import ask
 from live.operating import Operating, ask_text, free_port, plain_kubeconfig
 from live.running import Running

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from batchyard.live.folder import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL
 from batchyard.store.journal_file import read_journal
 from live.killing import Client
 from live.running import Running

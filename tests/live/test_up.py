@@ -16,8 +16,7 @@ from batchyard.cli import backup as backups
 from batchyard.cli.options import Output
 from batchyard.cli.status import status
 from batchyard.cli.up import Wanted, down, up
-from batchyard.live.folder import process_in
-from batchyard.live.place import Place
+from batchyard.server.platform.data_dir import Place, process_in
 from live.killing import Client, ask
 from live.running import Running
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from batchyard.install import Settings, manifests
-from batchyard.live.access import tls_of_owner
+from batchyard.operator_manifests import Settings, manifests
+from batchyard.server.kubeconfig.access import tls_of_owner
 from live.granted import granted, refused
 from live.operating import Operating, ask_text
 from live.running import Running

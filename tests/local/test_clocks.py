@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.live.clock import wall_clock
+from batchyard.server.clocks.wall import wall_clock
 from live.running import Running
 from live.skewed import PROGRAM
 from local.node import PATIENCE, local_platform, script, wait_for

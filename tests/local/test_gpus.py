@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.cli.options import Output
 from batchyard.cli.status import status
-from batchyard.live.gpus import Gpus
+from batchyard.server.local_node.gpus import Gpus
 from live.running import Running
 from local.node import local_platform, script, wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.up import down
-from batchyard.live.left_running import LeftRunning
+from batchyard.server.local_node.orphans import LeftRunning
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
 from node.machine import until

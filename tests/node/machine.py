@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from threading import Thread
 from typing import Any
 
-from batchyard.node import clock, folder
+from batchyard.shim import clock, state_dir
 
 PATIENCE_SECONDS = 20.0
 #: Somebody without any privilege, and without an account.
@@ -104,9 +104,9 @@ class Machine:
         self.without = without
         self.user = user
         self.variables = variables or {}
-        self.folder = folder.open_folder(str(root))
+        self.folder = state_dir.open_folder(str(root))
         self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.events.bind(folder.address(self.folder, "events"))
+        self.events.bind(state_dir.address(self.folder, "events"))
         self._is_closed = False
         self.heard: list[str] = []
         self._listener = Thread(target=self._listen)
@@ -133,9 +133,9 @@ class Machine:
         Linux takes from who changed his user the right to his own files in /proc; an exec would give it back.
         """
         if self.user is None:
-            return ["-m", "batchyard.node.spawner"]
+            return ["-m", "batchyard.shim.spawner"]
         become = f"os.setgroups([]); os.setgid({self.user}); os.setuid({self.user}); ctypes.CDLL(None).prctl(4, 1)"
-        main = "from batchyard.node.spawner import main"
+        main = "from batchyard.shim.spawner import main"
         return ["-c", f"import ctypes, os, sys; {main}; {become}; sys.exit(main(sys.argv))"]
 
     @property
@@ -148,7 +148,7 @@ class Machine:
     def ask(self, path: str) -> None:
         """Send the name of a run to the spawner."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(path.encode(), folder.address(self.folder, "spawner"))
+            sender.sendto(path.encode(), state_dir.address(self.folder, "spawner"))
 
     def wish(self, path: str, spec: dict[str, Any]) -> Path:
         """Write a wish, and ask for it; the run's folder."""
@@ -311,9 +311,9 @@ def bytes_of(pid: int, name: str) -> bytes:
 
 def is_kept(run: Path) -> bool:
     """Whether a run's keeper lives."""
-    held = folder.open_folder(str(run))
+    held = state_dir.open_folder(str(run))
     try:
-        return folder.is_locked(held)
+        return state_dir.is_locked(held)
     finally:
         os.close(held)
 

@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
-from batchyard.node.attempts import Outcome, attempt
-from batchyard.node.entry import Container
+from batchyard.shim.container_exec import Container
+from batchyard.shim.probes import Outcome, attempt
 
 HERE = Container("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 

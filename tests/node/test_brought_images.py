@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.node import roots
-from batchyard.node.ending import stop_signal
+from batchyard.shim import rootfs_store
+from batchyard.shim.stop import stop_signal
 from node.bringers import Bringer, Brings, ordinary_user
 from node.conftest import Pool
 from node.machine import container, is_alive, is_kept, reached, shell, state, until
@@ -151,13 +151,13 @@ def test_what_nobody_uses_goes_first_where_there_is_too_much(brings: Brings) -> 
     run = brings.node.start(shell(script, image=image, mounts=[mount]))
     reached(run, "Running")
     os.utime(place / "lock", (0, 0))
-    roots.trim(brings.node.folder, 0)
+    rootfs_store.trim(brings.node.folder, 0)
     assert place.exists()  # it is in use
     go.touch()
     assert reached(run, "Exited")["exitCode"] == 0
     until(lambda: not is_kept(run), "the end of the keeper")
     os.utime(place / "lock", (0, 0))
-    roots.trim(brings.node.folder, 0)
+    rootfs_store.trim(brings.node.folder, 0)
     assert not place.exists()
     assert reached(asked_for(brings, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
     assert place.exists()

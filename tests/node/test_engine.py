@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.node.ending import stop_signal
+from batchyard.shim.stop import stop_signal
 from node.machine import Machine, container, is_alive, is_kept, reached, shell, state, until
 
 EngineNode = tuple[Machine, dict[str, str]]

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from batchyard.node import folder, syscalls
-from batchyard.node.entry import user_of
+from batchyard.shim import seccomp as syscalls
+from batchyard.shim import state_dir
+from batchyard.shim.container_exec import user_of
 from node import escapes
 from node.conftest import Pool
 from node.machine import ORDINARY_USER, Machine, container, reached, until
@@ -50,7 +51,7 @@ def by_session(node: Machine, **fields: Any) -> dict[str, Any]:
     reached(run, "Running")
     reads, writes = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb") as nothing:
-        asks.connect(folder.address(node.folder, "sessions"))
+        asks.connect(state_dir.address(node.folder, "sessions"))
         asked = {"run": str(run.relative_to(node.root)), "argv": list(PROGRAM), "tty": False}
         socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno(), writes, writes])
         os.close(writes)

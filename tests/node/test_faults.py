@@ -89,7 +89,7 @@ def test_a_second_spawner_ends_at_once(plain: Machine) -> None:
 def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     folder.mkdir()
-    argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(folder)]
+    argv = [sys.executable, "-I", "-m", "batchyard.shim.spawner", str(folder)]
     with subprocess.Popen(
         argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network,podman,docker"}
     ) as spawner:

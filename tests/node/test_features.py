@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.node.features import Features, missing
+from batchyard.shim.capabilities import Features, missing
 from node.bringers import Bringer, ordinary_user
 from node.conftest import Pool
 from node.machine import Machine, machine, shell

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.node import cgroups, usage
+from batchyard.shim import cgroups
+from batchyard.shim import sandbox as usage
 from node.machine import Machine, container, reached, shell, state, until
 
 EATER = "x = bytearray(300 << 20); print('ate')"

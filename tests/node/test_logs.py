@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from batchyard.node import folder
-from batchyard.node.logs import Log, Stream
+from batchyard.shim import state_dir
+from batchyard.shim.logs import Log, Stream
 from node.machine import Machine, container, reached, shell
 
 SMALL = {"maxBytes": 4096, "maxFiles": 3}
@@ -14,7 +14,7 @@ FLOOD = "yes 'a line that is about as long as lines of logs often are' | head -c
 
 def written(tmp_path: Path, *chunks: bytes) -> list[tuple[str, bytes]]:
     """The tag and text of each line of a log that chunks were written to."""
-    opened = folder.open_folder(str(tmp_path))
+    opened = state_dir.open_folder(str(tmp_path))
     log = Log(opened, "0.log", 1 << 20, 5)
     stream = Stream(log, "stdout")
     for chunk in chunks:
@@ -50,7 +50,7 @@ def test_a_carriage_return_before_a_newline_is_dropped(tmp_path: Path) -> None:
 
 
 def test_the_texts_of_the_last_lines_are_told(tmp_path: Path) -> None:
-    opened = folder.open_folder(str(tmp_path))
+    opened = state_dir.open_folder(str(tmp_path))
     log = Log(opened, "0.log", 1 << 20, 5)
     Stream(log, "stderr").feed(b"".join(b"line %d\n" % number for number in range(100)))
     assert log.tail(2, 2048) == b"line 98\nline 99\n"

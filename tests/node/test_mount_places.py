@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.node import folder
+from batchyard.shim import state_dir
 from node.machine import Machine, container, reached, shell, state, until
 
 OUTER = {"source": "volumes/outer", "target": "/outer", "readOnly": False}
@@ -161,7 +161,7 @@ def session(node: Machine, run: Path, argv: list[str]) -> dict[str, Any]:
     """What is told of one more command in a container."""
     told: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:
-        asks.connect(folder.address(node.folder, "sessions"))
+        asks.connect(state_dir.address(node.folder, "sessions"))
         asked = {"run": str(run.relative_to(node.root)), "argv": argv, "tty": False}
         socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno()] * 3)
         while not {"error", "exit_code"} & told.keys():

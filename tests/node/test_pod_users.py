@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.node import pod_users
+from batchyard.shim import users
 
 
 def test_a_pod_has_an_id_of_its_own_that_stays() -> None:
-    found = {pod_users.id_of(f"pod-{number}") for number in range(100)}
+    found = {users.id_of(f"pod-{number}") for number in range(100)}
     assert len(found) == 100
     assert min(found) > 1 << 12
-    assert pod_users.id_of("pod-1") == pod_users.id_of("pod-1")
+    assert users.id_of("pod-1") == users.id_of("pod-1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -24,6 +24,6 @@ def test_files_of_root_are_given_and_links_are_not_followed(tmp_path: Path) -> N
         path.touch()
     os.chown(own / "users", 1234, 1234)
     (own / "link").symlink_to(other)
-    pod_users.give(str(own), 70000)
+    users.give(str(own), 70000)
     assert {path.lstat().st_uid for path in (own, own / "folder", own / "folder" / "file", own / "link")} == {70000}
     assert ((own / "users").stat().st_uid, (other / "file").stat().st_uid, other.stat().st_uid) == (1234, 0, 0)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.node import linux, seccomp, syscalls
+from batchyard.shim import linux, seccomp
+from batchyard.shim import seccomp as syscalls
 from node.machine import Machine, shell
 
 PROCESSOR = syscalls.processor()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.node import overlays, roots, unpacking, users
-from batchyard.node.folder import open_folder
+from batchyard.shim import rootfs_store, unpacking, users
+from batchyard.shim import unpacking as overlays
+from batchyard.shim.state_dir import open_folder
 
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34::/var/www:/bin/sh\nbroken\n"
 GROUP = "root:x:0:\nstaff:x:50:www\n"
@@ -95,8 +96,8 @@ def test_what_could_not_be_unpacked_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
-        roots.add(node, "0123", fails, {})
-    assert (list((tmp_path / "roots").iterdir()), roots.has(node, "0123")) == ([], False)
+        rootfs_store.add(node, "0123", fails, {})
+    assert (list((tmp_path / "roots").iterdir()), rootfs_store.has(node, "0123")) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import new_namespace
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.controllers.admission.index import KINDS
-from batchyard.controllers.shadow.findings import Counts, Finding
-from batchyard.controllers.shadow.known import Terms
-from batchyard.controllers.shadow.looking import Looking
-from batchyard.core.cycle import Policy
-from batchyard.kernel import VirtualKernel
+from batchyard.client.transport import RateLimit
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import KINDS
+from batchyard.shadow.controller import Looking
+from batchyard.shadow.findings import Counts, Finding
+from batchyard.shadow.state import Terms
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
 from batchyard.store.memory import Store

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
+from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import new_namespace
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
-from batchyard.client.caught_up import CaughtUp
-from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.kernel import VirtualKernel
+from batchyard.client.staleness import CaughtUp
+from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
+from batchyard.controller_runtime.kernel import VirtualKernel
 from oracle.unsteady import Trouble, UnsteadyLine
 from unit.apiserver.api import Api
 

@@ -17,11 +17,11 @@ import pytest
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, Instant
-from batchyard.controllers.shadow.findings import Finding, Parting
-from batchyard.controllers.shadow.followers import Followers
-from batchyard.controllers.shadow.known import Terms
-from batchyard.core.cycle import Policy
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Policy
+from batchyard.shadow.findings import Finding, Parting
+from batchyard.shadow.followers import Followers
+from batchyard.shadow.state import Terms
 
 ARCHIVE = Path(__file__).parent / "kueue_streams.tar.xz"
 #: By run, what was decided.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.controllers.shadow.findings import Finding, Parting
+from batchyard.shadow.findings import Finding, Parting
 from batchyard.sim.scenario import Scenario
 from oracle import planted
 from oracle.recorded import packed_cases

@@ -8,9 +8,9 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
-from batchyard.controllers.shadow.findings import Parting
-from batchyard.controllers.shadow.trees import Trees, nodes_of, sorted_out
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.shadow.findings import Parting
+from batchyard.shadow.follower import Trees, nodes_of, sorted_out
 from batchyard.sim.scenario import Scenario
 from oracle.many import apart, together
 from oracle.recorded import packed_cases, run

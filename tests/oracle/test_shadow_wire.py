@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from batchyard.base.instant import SECOND, Duration
-from batchyard.controllers.shadow.findings import Finding, Parting
+from batchyard.shadow.findings import Finding, Parting
 from oracle import planted
 from oracle.recorded import packed_cases
 from oracle.shadowed import Shadowed, shadowed, shadowed_case

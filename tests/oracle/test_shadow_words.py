@@ -10,13 +10,13 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controllers.shadow.findings import Counts, Finding, Parting
-from batchyard.controllers.shadow.known import Terms
-from batchyard.controllers.shadow.steps import Steps
-from batchyard.core.lifecycle import reasons as r
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.metrics.shadow import ShadowFigures
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.metrics.forks import ShadowFigures
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import lifecycle as r
+from batchyard.shadow.findings import Counts, Finding, Parting
+from batchyard.shadow.state import Terms
+from batchyard.shadow.steps import Steps
 from batchyard.sim.scenario import Scenario
 from oracle import planted
 from oracle.recorded import packed_cases

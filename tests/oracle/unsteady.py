@@ -9,10 +9,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from batchyard.base.chance import draw
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.kernel import VirtualKernel
+from batchyard.base.seeded_draws import draw
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.controller_runtime.kernel import VirtualKernel
 from unit.apiserver.api import Api
 from unit.client.served import Line
 

@@ -17,12 +17,11 @@ from batchyard.api.times import format_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import SECOND, Instant
-from batchyard.core.lifecycle import reasons as r
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.reasons import preemption_message
-from batchyard.sim.merge import merged
+from batchyard.scheduling.messages import preemption_message
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import lifecycle as r
 from batchyard.sim.scenario import Scenario, make_scenario
-from batchyard.sim.world import EPOCH
+from batchyard.sim.world import EPOCH, merged
 
 Record = Mapping[str, Any]
 

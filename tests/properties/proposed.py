@@ -7,9 +7,9 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.quantity import format_amount, quota_amount
 from batchyard.base.instant import SECOND
-from batchyard.core.lifecycle.workload import has_quota_reservation
-from batchyard.ports.client import Update
-from batchyard.sim.generate import Bounds, Draws, random_objects, scenario_of
+from batchyard.interfaces.client import Update
+from batchyard.scheduling.workload.lifecycle import has_quota_reservation
+from batchyard.sim.random_worlds.queues import Bounds, Draws, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 

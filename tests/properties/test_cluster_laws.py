@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from batchyard.sim.generate import SeededDraws
-from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import SeededDraws
 from properties.worlds import event_log, told_of_cluster
 
 SEEDS = range(3000, 3024)

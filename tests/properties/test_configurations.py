@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from batchyard.sim.configurations.contrast import Settings, contrast, document_of
-from batchyard.sim.configurations.inputs import Pair
-from batchyard.sim.generate import Bounds, SeededDraws, random_scenario
-from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.compare.comparison import Settings, contrast, document_of
+from batchyard.sim.compare.inputs import Pair
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_scenario
 from batchyard.sim.scenario import Scenario
 
 UNTIL = 3_600_000_000

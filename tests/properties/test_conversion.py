@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.conversion import OLD, STORAGE, from_storage, to_storage
-from batchyard.api.conversion.topology import compressed, expanded
+from batchyard.api.conversion.kueue import compressed, expanded
 from batchyard.api.well_known import HOSTNAME
 
 Obj = dict[str, Any]

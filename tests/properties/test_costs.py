@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from batchyard.sim.checkers.costs_add_up import CostsAddUp
-from batchyard.sim.checkers.inspection import attach
-from batchyard.sim.faulty_client import Trouble
-from batchyard.sim.generate import SeededDraws
-from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.invariants.checker import attach
+from batchyard.sim.invariants.costs import CostsAddUp
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import SeededDraws
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, told
 

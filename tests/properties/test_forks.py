@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, seconds
-from batchyard.sim.generate import Bounds, SeededDraws, random_scenario
-from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_scenario
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.simulate import Options, Simulation
 from batchyard.sim.state import State

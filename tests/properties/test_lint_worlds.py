@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.core.lint.findings import Severity
+from batchyard.lint.findings import Severity
+from batchyard.lint.run import lint
 from batchyard.sim.event_log import Record
-from batchyard.sim.generate import Bounds, Draws, SeededDraws, random_objects, scenario_of
-from batchyard.sim.generate_cluster import random_cluster_scenario
-from batchyard.sim.lint import lint
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import Bounds, Draws, SeededDraws, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, Drawn, examples

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api.views.queues import ClusterQueueView, CohortView, Fungibility, Preemption, Quota, ResourceGroup
-from batchyard.core.quota import (
+from batchyard.scheduling.quota import (
     QuotaNode,
     available,
     change_usage,
@@ -19,8 +19,8 @@ from batchyard.core.quota import (
     local_available,
     lowest_fitting_height,
 )
-from batchyard.core.snapshot import Snapshot
-from batchyard.sim.checkers.definition import Pair, QuotaDefinition
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.sim.invariants.definition import Pair, QuotaDefinition
 from properties.worlds import examples
 
 PAIRS: list[Pair] = [("f0", "cpu"), ("f1", "cpu")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.generate import Bounds, SeededDraws
+from batchyard.sim.random_worlds.queues import Bounds, SeededDraws
 from batchyard.sim.scenario import Scenario
 from properties.proposed import admits, asked, lasting_scenario, one_less, waiting
 from properties.worlds import Drawn, examples

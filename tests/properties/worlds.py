@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from batchyard.sim.checkers.inspection import attach
-from batchyard.sim.checkers.law import Violation
-from batchyard.sim.faulty_client import Trouble
-from batchyard.sim.generate import Bounds, SeededDraws
-from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.invariants.checker import attach
+from batchyard.sim.invariants.invariant import Violation
+from batchyard.sim.random_worlds.cluster import random_cluster_scenario
+from batchyard.sim.random_worlds.queues import Bounds, SeededDraws
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 

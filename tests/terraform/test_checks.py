@@ -5,8 +5,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from batchyard.plan.terraform.build_files import MODULES
-from batchyard.plan.terraform.files import files
+from batchyard.provision.terraform.build_files import MODULES
+from batchyard.provision.terraform.files import files
 from terraform.hcl_check import Module, flaws, read_module, references
 from terraform.schema import Schema, beta_schema, provider_schema
 from terraform.workplace import example

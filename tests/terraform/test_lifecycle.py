@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchyard.plan.terraform.files import files
+from batchyard.provision.terraform.files import files
 from terraform.workplace import Workplace, example, needs_terraform, rendered, workplace
 
 pytestmark = needs_terraform

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.plan.reading import Source, read_platform
+from batchyard.provision.loading import Source, read_platform
 from terraform.workplace import needs_terraform, workplace
 
 pytestmark = needs_terraform

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.terraform.files import files
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.terraform.files import files
 from terraform.schema import beta_schema, provider_schema
 from terraform.stub_provider import serving
 

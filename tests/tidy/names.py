@@ -10,14 +10,8 @@ from tidy.source import FunctionNode, SourceFile, Violation
 EMPTY_WORDS = frozenset(
     {
         "common",
-        "data",
-        "handler",
-        "handlers",
         "helper",
         "helpers",
-        "info",
-        "manager",
-        "managers",
         "misc",
         "util",
         "utils",

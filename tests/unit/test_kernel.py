@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from batchyard.base.check import InvariantError
 from batchyard.base.instant import Instant
-from batchyard.kernel import EndlessInstant, VirtualKernel
+from batchyard.base.invariants import InvariantError
+from batchyard.controller_runtime.kernel import EndlessInstant, VirtualKernel
 
 
 def test_the_clock_moves_only_with_work() -> None:

@@ -11,20 +11,19 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views import workload as workload_views
-from batchyard.base import remembered
+from batchyard.base import lru
 from batchyard.base.instant import SECOND
 from batchyard.client import view_expiry
 from batchyard.client.local import LocalClient
-from batchyard.controllers import event_expiry
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.controllers.events import EventRecorder
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, WriteResult
-from batchyard.runtime.bare_workloads import BareWorkloads
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.pace import pace_of
+from batchyard.controller_runtime.events import EventRecorder
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.dashboard.history import History, HistoryLimits
+from batchyard.housekeeping import expiry
+from batchyard.interfaces.client import Create, WriteResult
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.store.memory import Store
-from batchyard.web.history import History, HistoryLimits
 from batchyard.wiring import Ports, Settings, build_platform
 from yard import queue
 
@@ -92,9 +91,9 @@ def job(name: str) -> dict[str, Any]:
 
 
 def test_deleted_jobs_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "REMEMBERED_MAX", 100)
-    monkeypatch.setattr(event_expiry, "KEPT_MAX", 100)
-    monkeypatch.setattr(event_expiry, "AT_ONCE_MAX", 20)
+    monkeypatch.setattr(lru, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(expiry, "KEPT_MAX", 100)
+    monkeypatch.setattr(expiry, "AT_ONCE_MAX", 20)
     monkeypatch.setattr(view_expiry, "KEPT_MAX", 20)
     monkeypatch.setattr(workload_views, "_CONTENTS_MAX", 20)
     tracemalloc.start()

@@ -7,6 +7,7 @@ cut of long messages: Kueue's pkg/util/api.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 
@@ -68,3 +69,19 @@ def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
     if len(encoded) <= bytes_max:
         return message
     return (encoded[: bytes_max - len(_CUT)] + _CUT).decode(errors="ignore")
+
+
+# --- events ---
+#
+# Events of both sorts: those that are counted and those that are series, read alike.
+
+
+def last_told(event: Obj) -> str:
+    """When it was told last, as it is written; '' if it does not say. Source: printEvent of Kubernetes's printers."""
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return last or ""
+
+
+def times_told(event: Obj) -> int:
+    """How often it was told."""
+    return (event.get("series") or {}).get("count") or event.get("count") or 1

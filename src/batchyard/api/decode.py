@@ -12,8 +12,7 @@ from batchyard.api import conversion, defaults, validation, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import settle
-from batchyard.api.schema.flaws import shown
-from batchyard.api.schema.nearest import STRICT_SHARE, nearest
+from batchyard.api.schema.violations import STRICT_SHARE, nearest, shown
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 

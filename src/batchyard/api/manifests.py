@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.decode import decode
-from batchyard.api.documents import Document, read_documents
 from batchyard.api.errors import FieldError
-from batchyard.api.schema.flaws import shown
+from batchyard.api.schema.violations import shown
 from batchyard.api.scheme import find_kind
+from batchyard.api.yaml_documents import Document, read_documents
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 #: Each line is matched in one way only, or else the search would never end.

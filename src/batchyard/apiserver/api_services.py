@@ -11,13 +11,13 @@ from typing import Any, Final
 from batchyard.api import well_known
 from batchyard.api.conditions import find_condition, with_condition
 from batchyard.api.meta import Obj, with_status
+from batchyard.api.printing import cells
+from batchyard.api.printing.cells import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.api.tables import cells
-from batchyard.api.tables.cells import Column
-from batchyard.api.whole_seconds import Places, times_of_metadata
-from batchyard.apiserver.custom.definition_schema import CONDITIONS
-from batchyard.apiserver.custom.schemas import PRESERVES
-from batchyard.apiserver.custom.strategy import CustomStrategy
+from batchyard.api.wire_times import Places, times_of_metadata
+from batchyard.apiserver.crd.definition_schema import CONDITIONS
+from batchyard.apiserver.crd.schemas import PRESERVES
+from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.discovery import versions_by_group
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import Instant

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 from batchyard.api.times import format_micro_time
-from batchyard.apiserver.authorization import attributes_of
-from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.streams import Reply
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.responses import Reply
 from batchyard.base.instant import Instant
 
 

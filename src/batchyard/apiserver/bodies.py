@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.documents import FAULTS_MAX, NESTING_MAX, VALUES_MAX, nesting, outside_strings, read_documents
+from batchyard.api.yaml_documents import FAULTS_MAX, NESTING_MAX, VALUES_MAX, nesting, outside_strings, read_documents
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 

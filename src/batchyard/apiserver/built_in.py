@@ -8,16 +8,16 @@ from batchyard.api import conversion, scheme, validation
 from batchyard.api.decode import Decoded, complete
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.printing import Column, columns, row
 from batchyard.api.schema.tables import NATIVE, scope_for
 from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
-from batchyard.api.tables import Column, columns, row
-from batchyard.api.whole_seconds import Places, Remembered, times_of
+from batchyard.api.wire_times import Places, Remembered, times_of
+from batchyard.apiserver.go_errors import misfit
+from batchyard.apiserver.merge_schema import shape_of_kind
 from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource, no_misfit
-from batchyard.apiserver.shapes import shape_of_kind
-from batchyard.apiserver.unmarshal import misfit
 from batchyard.base.instant import Instant
-from batchyard.ports.client import Propagation
+from batchyard.interfaces.client import Propagation
 
 
 class BuiltIn:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from batchyard.api.meta import Key, Obj
-from batchyard.ports.client import Write, WriteResult
+from batchyard.interfaces.client import Write, WriteResult
 
 
 class Found(Protocol):

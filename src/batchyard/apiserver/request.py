@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
-from batchyard.apiserver.authentication import ANONYMOUS, User
+from batchyard.apiserver.auth.authentication import ANONYMOUS, User
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"

@@ -5,27 +5,19 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.apiserver.access import HEALTH, Access
 from batchyard.apiserver.audit import DEFECT, Audited, Auditor, no_audit
+from batchyard.apiserver.auth.filters import HEALTH, Access
+from batchyard.apiserver.content_negotiation import Form, form_of, in_form
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
-from batchyard.apiserver.large import ATTEMPTS_MAX, SMALL_MAX, Apart, decoded, encoded
+from batchyard.apiserver.handlers.large_writes import ATTEMPTS_MAX, SMALL_MAX, Apart, decoded, encoded
+from batchyard.apiserver.handlers.read import Feed, Reading
+from batchyard.apiserver.handlers.write import Registry
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.openapi import OpenApi
-from batchyard.apiserver.paths import ResourcePath, resource_at
-from batchyard.apiserver.reading import Feed, Reading
-from batchyard.apiserver.refusals import conflict
-from batchyard.apiserver.registry import Registry
-from batchyard.apiserver.representation import Form, form_of, in_form
-from batchyard.apiserver.request import (
-    NO_SUCH_PATH,
-    TEXT,
-    Refused,
-    Request,
-    Response,
-    method_not_allowed,
-)
-from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.streams import Later, Reply
+from batchyard.apiserver.request import NO_SUCH_PATH, TEXT, Refused, Request, Response, method_not_allowed
+from batchyard.apiserver.resources import ResourcePath, Resources, resource_at
+from batchyard.apiserver.responses import Later, Reply
+from batchyard.apiserver.status_errors import conflict
 from batchyard.base.instant import Instant
 
 #: What client-go asks for as a message, and kubectl too, of kinds that nobody patches, such as List.

@@ -59,7 +59,7 @@ def _duration(text: str | int) -> Duration:
 
 
 def _load(text: str) -> Fraction:
-    from batchyard.sim.trace import load_of  # noqa: PLC0415 - loads the platform
+    from batchyard.sim.traces import load_of  # noqa: PLC0415 - loads the platform
 
     try:
         return load_of(text)
@@ -262,8 +262,8 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
-    from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
-    from batchyard.live.place import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
+    from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.server.platform.data_dir import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
     from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
 
     place = Place(
@@ -372,8 +372,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
     chosen = chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
-    from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
-    from batchyard.live.webhooks import WebhookTerms  # noqa: PLC0415 - loads the platform
+    from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.server.operator.webhooks import WebhookTerms  # noqa: PLC0415 - loads the platform
 
     lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)

@@ -4,9 +4,9 @@ from pathlib import Path
 from shlex import quote
 
 from batchyard.cli import output
-from batchyard.live.folder import JOURNAL, DirectoryError, prepare
+from batchyard.server.platform.data_dir import JOURNAL, DirectoryError, prepare
 from batchyard.store import backup as backups
-from batchyard.store.mark import JournalError
+from batchyard.store.commit_mark import JournalError
 
 
 def backup(file: Path, folder: Path) -> None:

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from batchyard.accounting.accounts import USES, Line, Statement
 from batchyard.api.meta import Obj
-from batchyard.api.tables import Table, format_table
+from batchyard.api.printing import Table, format_table
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import Instant, format_age
-from batchyard.core.costs.accounts import USES
-from batchyard.core.costs.statement import Line, Statement
 from batchyard.sim.recovery import Loss
 from batchyard.sim.result import Result
 from batchyard.sim.world import EPOCH

@@ -5,20 +5,20 @@ import typer
 
 def chosen_of_platform(text: str) -> tuple[str, ...]:
     """Groups of controllers of a platform."""
-    from batchyard.controllers.groups import GROUPS  # noqa: PLC0415 - loads the platform
+    from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _chosen(text, GROUPS)
 
 
 def chosen_of_operator(text: str) -> tuple[str, ...]:
     """Groups of controllers of an operator; by default what Kubernetes does not do."""
-    from batchyard.controllers.groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
+    from batchyard.controller_groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
 
     return _chosen(text, REMOTE) if text else ON_KUBERNETES
 
 
 def _chosen(text: str, among: tuple[str, ...]) -> tuple[str, ...]:
-    from batchyard.controllers.groups import chosen  # noqa: PLC0415 - loads the platform
+    from batchyard.controller_groups import chosen  # noqa: PLC0415 - loads the platform
 
     try:
         return chosen(text, among)

@@ -6,21 +6,20 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from batchyard.api.tables import Table, format_table
+from batchyard.api.printing import Table, format_table
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.progress import watched
 from batchyard.cli.simulate import tell_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.kernel import EndlessInstant
-from batchyard.sim.configurations.changes import SHOWN, Change
-from batchyard.sim.configurations.contrast import Contrast, Settings, contrast, document_of
-from batchyard.sim.configurations.inputs import Pair, Side, read_pair
-from batchyard.sim.configurations.page import page
-from batchyard.sim.configurations.repeats import Repeated
-from batchyard.sim.configurations.sections import Both, Section, Unit
-from batchyard.sim.configurations.told import told, told_change
-from batchyard.sim.configurations.traced import as_jobs, is_trace
+from batchyard.controller_runtime.kernel import EndlessInstant
+from batchyard.sim.compare.changes import SHOWN, Change
+from batchyard.sim.compare.comparison import Contrast, Repeated, Settings, contrast, document_of
+from batchyard.sim.compare.formatting import told, told_change
+from batchyard.sim.compare.inputs import Pair, Side, read_pair
+from batchyard.sim.compare.page import page
+from batchyard.sim.compare.runs import as_jobs, is_trace
+from batchyard.sim.compare.sections import Both, Section, Unit
 from batchyard.sim.files import Source
 from batchyard.sim.scenario import InvalidScenario
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS
+from batchyard.accounting.report import Report, Row, document, dollars, report, share
 from batchyard.api.meta import Obj
-from batchyard.api.tables import format_table
+from batchyard.api.printing import format_table
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.commands.cost import By, Form
 from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS
-from batchyard.core.costs.report import Report, Row, document, dollars, report, share
-from batchyard.live.clock import wall_clock
-from batchyard.live.report import PATH as REPORT
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.status_report import PATH as REPORT
 
 _GROUP: Final = "/apis/cost.batchyard.dev/v1alpha1"
 _FORBIDDEN, _NOT_FOUND = 403, 404

@@ -11,8 +11,8 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
 from batchyard.cli.tables import NOTHING_FOUND, render_json, render_yaml
-from batchyard.live.clock import wall_clock
-from batchyard.live.report import PATH as REPORT
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.status_report import PATH as REPORT
 
 _GROUP = "/apis/batchyard.dev/v1alpha1"
 _NOT_FOUND = 404

@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
+from batchyard.api.printing import format_table
 from batchyard.api.scheme import kind_info
-from batchyard.api.tables import format_table
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.states import REFUSALS, Where, access_to, state_from
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.client.places import path_of
-from batchyard.client.wire import HttpRequest
+from batchyard.client.resource_paths import path_of
+from batchyard.client.transport import HttpRequest
 from batchyard.client.writes import decoded, trouble_of
-from batchyard.live.rest_wire import HttpTransport
+from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import Asked, forecasts
 from batchyard.sim.state import State
-from batchyard.sim.subjects import KINDS, told_of, workload_of
+from batchyard.sim.whatif import KINDS, subjects_told_of, workload_of
 
 #: It is there, and cannot answer now.
 _BUSY: Final = (429, 503)
@@ -97,7 +97,7 @@ def _forked_one(request: Request, subject: Key) -> Mapping[str, Any]:
     found = forecasts(state, [name], request.asked)
     if name not in found:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended")
-    return found[name].document(told_of(subject))
+    return found[name].document(subjects_told_of(subject))
 
 
 def _forked_all(request: Request) -> list[Mapping[str, Any]]:
@@ -105,7 +105,7 @@ def _forked_all(request: Request) -> list[Mapping[str, Any]]:
     names = _waiting(state, request)
     told = forecasts(state, names, request.asked)
     subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in told}
-    return [told[name].document(told_of(subject)) for name, subject in subjects.items()]
+    return [told[name].document(subjects_told_of(subject)) for name, subject in subjects.items()]
 
 
 def _waiting(state: State, request: Request) -> list[str]:

@@ -18,9 +18,9 @@ from batchyard.base.instant import Instant
 from batchyard.cli import output
 from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import process_of
-from batchyard.core.lifecycle.node import DrainOptions, drain
-from batchyard.core.machines import instances
-from batchyard.live.access import KubeconfigError
+from batchyard.cloud.catalog import instances
+from batchyard.nodes.conditions import DrainOptions, drain
+from batchyard.server.kubeconfig.access import KubeconfigError
 
 _INSTANCES: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
 _NODES: Final = "/api/v1/nodes"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchyard.api import scheme, tables
+from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
@@ -14,9 +14,9 @@ from batchyard.cli.guide_timings import DifferentRow
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import tell_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.books import Books
+from batchyard.sim.accounting import Books
 from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps, unfinished_of
-from batchyard.sim.reporter import Reporter
+from batchyard.sim.report import Reporter
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
 
@@ -111,13 +111,13 @@ def _shown(seen: Sequence[Seen], guide: Played, form: Output, live: Mapping[str,
 
 def _step_table(seen: Seen, began: Instant) -> str:
     """What is to be seen after a step: the queues, and a while later the nodes."""
-    queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{tables.format_table(_beside(seen))}"
-    nodes = tables.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
+    queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{printing.format_table(_beside(seen))}"
+    nodes = printing.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
     title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - began)}"
-    return f"{queues}\n{title}\n{tables.format_table(_pools(seen))}\n{tables.format_table(nodes)}\n"
+    return f"{queues}\n{title}\n{printing.format_table(_pools(seen))}\n{printing.format_table(nodes)}\n"
 
 
-def _pools(seen: Seen) -> tables.Table:
+def _pools(seen: Seen) -> printing.Table:
     """How many nodes are ready in each pool, and how many the guide's authors saw."""
     saw = seen.step.nodes
     rows = [[pool, str(count), *_beside_pool(count, saw, pool)] for pool, count in seen.pools.items()]
@@ -131,9 +131,9 @@ def _beside_pool(count: int, saw: Mapping[str, int] | None, pool: str) -> list[s
     return ["", ""] if saw is None else [str(saw.get(pool, 0)), "yes" if count == saw.get(pool, 0) else "no"]
 
 
-def _beside(seen: Seen) -> tables.Table:
+def _beside(seen: Seen) -> printing.Table:
     """`kubectl get clusterqueues -o wide`, and how many the guide's authors saw in each."""
-    header, *rows = tables.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
+    header, *rows = printing.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
     compared = [_compared(seen, obj["metadata"]["name"]) for obj in seen.cluster_queues]
     beside = [[*row, *cells] for row, cells in zip(rows, compared, strict=True)]
     return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *beside]
@@ -153,7 +153,7 @@ def _jobs(guide: Played) -> Sequence[Obj]:
 def _jobs_table(guide: Played) -> str:
     """`kubectl get jobs -A`."""
     now = guide.now()
-    return tables.format_table(tables.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
+    return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
 def _document(seen: Sequence[Seen], guide: Played) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _live_document(played: "LiveGuide", differ: Sequence[DifferentRow]) -> Mappi
 
 
 def _job(job: Obj, now: Instant) -> dict[str, str]:
-    _, _, completions, duration, age = tables.row(job, now=now, wide=False)
+    _, _, completions, duration, age = printing.row(job, now=now, wide=False)
     metadata = job["metadata"]
     return {
         "namespace": metadata["namespace"],

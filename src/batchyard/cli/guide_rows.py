@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from batchyard.api import scheme, tables
+from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant
 from batchyard.sim.guide import Seen, pool_of
@@ -35,14 +35,14 @@ def rows_of(seen: Sequence[Seen], guide: Played) -> Mapping[str, str]:
         found = {**queue_rows(each.cluster_queues, each.now), **node_rows(each.nodes, each.nodes_now)}
         rows |= {f"{each.step.name}: {name}": cells for name, cells in found.items()}
     for job in guide.objects(scheme.JOB):
-        name, status, completions, *_ = tables.row(job, now=guide.now(), wide=False)
+        name, status, completions, *_ = printing.row(job, now=guide.now(), wide=False)
         rows[f"{job['metadata']['namespace']}/{name}"] = f"{status} {completions}"
     return rows
 
 
 def queue_rows(cluster_queues: Sequence[Obj], now: Instant) -> Mapping[str, str]:
     """The cells of each ClusterQueue by its name."""
-    _, *rows = tables.table(scheme.CLUSTER_QUEUE, cluster_queues, now=now, wide=True, namespaces=False)
+    _, *rows = printing.table(scheme.CLUSTER_QUEUE, cluster_queues, now=now, wide=True, namespaces=False)
     return {name: " ".join(filter(None, cells)) for name, *cells in rows}
 
 
@@ -53,5 +53,5 @@ def node_rows(nodes: Sequence[Obj], now: Instant) -> Mapping[str, str]:
 
 
 def _kind_of_node(node: Obj, now: Instant) -> str:
-    _, status, roles, _, version, *_ = tables.row(node, now=now, wide=False)
+    _, status, roles, _, version, *_ = printing.row(node, now=now, wide=False)
     return f"{pool_of(node)} {status} {roles} {version}"

@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.validation import names
 from batchyard.cli import output
 from batchyard.cli.kueue_file import kept_in
-from batchyard.install import Settings, manifests, parts
+from batchyard.operator_manifests import Settings, manifests, parts
 
 _KUSTOMIZATION: Final = "kustomization"
 

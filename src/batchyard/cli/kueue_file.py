@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchyard.api.configuration import InvalidConfiguration, read_configuration
+from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
-from batchyard.core.kueue_settings import KueueSettings, left_aside, not_done, of_deployment, settings_of
-from batchyard.live.kueue_configuration import told_beside
+from batchyard.scheduling.kueue_configuration import KueueSettings, left_aside, not_done, of_deployment, settings_of
+from batchyard.server.operator.kueue_configuration import told_beside
 
 
 def configuration_in(file: Path) -> Obj:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from batchyard.api.schema.nearest import nearest
+from batchyard.api.schema.violations import nearest
 from batchyard.cli import output
 from batchyard.cli.options import Output, Severities
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.core.lint.findings import Finding, Severity
-from batchyard.core.lint.registry import BY_NAME
-from batchyard.sim.lint import Report, lint
+from batchyard.lint.findings import Finding, Severity
+from batchyard.lint.registry import BY_NAME
+from batchyard.lint.run import Report, lint
 
 _ORDER: Final = tuple(Severity)
 

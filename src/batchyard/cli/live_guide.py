@@ -35,12 +35,11 @@ from batchyard.cli.guide_timings import Timing, Timings
 from batchyard.cli.kubectl import Kubectl, Sending
 from batchyard.cli.status import answer_to_owner, connected
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
-from batchyard.controllers.groups import GROUPS
-from batchyard.live.clock import wall_clock
-from batchyard.live.clock_control import PATH as CLOCK
-from batchyard.live.folder import KUBECONFIG, LOG, prepare
-from batchyard.live.place import Place
-from batchyard.live.report import PATH as STATUS
+from batchyard.controller_groups import GROUPS
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.clock_control import PATH as CLOCK
+from batchyard.server.platform.data_dir import KUBECONFIG, LOG, Place, prepare
+from batchyard.server.platform.status_report import PATH as STATUS
 from batchyard.sim.guide import (
     BEFORE,
     LONGEST,

@@ -14,17 +14,17 @@ from batchyard.base.ids import uid_for
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.kueue_file import settings_in
-from batchyard.client.election import Terms
-from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
-from batchyard.core.kueue_settings import KueueSettings
-from batchyard.install.definitions import definition_names
-from batchyard.install.settings import Settings as Installed
-from batchyard.live.access import KubeconfigError, Source
-from batchyard.live.clock import wall_clock
-from batchyard.live.logs import LogSettings
-from batchyard.live.logs import begin as begin_logs
-from batchyard.live.operator import Limits, OperatorError, Wanted, operate
-from batchyard.live.webhooks import WebhookTerms
+from batchyard.client.leader_election import Terms
+from batchyard.operator_manifests.definitions import definition_names
+from batchyard.operator_manifests.settings import Settings as Installed
+from batchyard.scheduling.kueue_configuration import KueueSettings
+from batchyard.scheduling.queue_manager import GATHERED_BY_KUEUE
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.kubeconfig.access import KubeconfigError, Source
+from batchyard.server.logging.logs import LogSettings
+from batchyard.server.logging.logs import begin as begin_logs
+from batchyard.server.operator.operator import Limits, OperatorError, Wanted, operate
+from batchyard.server.operator.webhooks import WebhookTerms
 from batchyard.wiring import Settings
 
 

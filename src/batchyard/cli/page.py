@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from batchyard.apiserver.authentication import MASTERS
-from batchyard.apiserver.page import FILES
-from batchyard.apiserver.tokens import page_token
+from batchyard.apiserver.auth.authentication import MASTERS
+from batchyard.apiserver.auth.tokens import page_token
+from batchyard.apiserver.dashboard import FILES
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.cli.up import process_of
-from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import ADMIN, CredentialsError, SigningKey
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import ADMIN, CredentialsError, SigningKey
 
 
 class Looker(NamedTuple):

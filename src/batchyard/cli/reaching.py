@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner, tls_of_owner
-from batchyard.live.folder import Process, process_in
+from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source, access_of_owner, tls_of_owner
+from batchyard.server.platform.data_dir import Process, process_in
 
 _ANSWERS_WITHIN: Final = 60  # seconds
 
@@ -48,7 +48,7 @@ def reading(target: Target) -> Callable[[], Awaitable[Access]]:
     if target.is_elsewhere:
 
         async def read() -> Access:
-            from batchyard.live.kubeconfig import read_access  # noqa: PLC0415 - takes long to load
+            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - takes long to load
 
             return await read_access(Source(target.kubeconfig, target.context))
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from batchyard.client.wire import HttpRequest
-from batchyard.live.access import Access
-from batchyard.live.rest_wire import HttpTransport
+from batchyard.client.transport import HttpRequest
+from batchyard.server.kubeconfig.access import Access
+from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 
 def answered_elsewhere(read: Callable[[], Awaitable[Access]], path_in: Callable[[str], str]) -> tuple[str, int, bytes]:

@@ -13,9 +13,9 @@ import uvloop
 
 from batchyard.cli import output
 from batchyard.cli.options import Telling
-from batchyard.controllers.shadow.findings import Counts, Finding
-from batchyard.live.access import KubeconfigError
-from batchyard.live.shadow import Wanted, look_on
+from batchyard.server.kubeconfig.access import KubeconfigError
+from batchyard.server.operator.shadow import Wanted, look_on
+from batchyard.shadow.findings import Counts, Finding
 
 _encode = msgspec.json.Encoder().encode
 

@@ -16,11 +16,11 @@ from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.state_files import UNTIL, state_from, told_runtimes
 from batchyard.cli.tables import NOTHING_FOUND, render
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.core.kueue_settings import SIMULATED
-from batchyard.kernel import EndlessInstant
+from batchyard.controller_runtime.kernel import EndlessInstant
+from batchyard.scheduling.kueue_configuration import SIMULATED
+from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import Record
-from batchyard.sim.reporter import Reporter
+from batchyard.sim.report import Reporter
 from batchyard.sim.result import Ending, Result
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping

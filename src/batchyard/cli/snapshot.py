@@ -22,10 +22,10 @@ from batchyard.api.times import format_time
 from batchyard.cli import output
 from batchyard.cli.progress import Counting
 from batchyard.cli.states import KINDS, REFUSALS, Where, reading_of
-from batchyard.live.snapshot import Reading
+from batchyard.server.operator.snapshot import Reading
 from batchyard.sim.redaction import Redaction, bare
 from batchyard.sim.state_document import list_metadata
-from batchyard.sim.unread import told_of
+from batchyard.sim.whatif import told_of
 
 STANDARD_OUTPUT: Final = "-"
 #: Kinds that only a platform of batchyard has, of which nobody misses any elsewhere.

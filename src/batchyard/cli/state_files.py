@@ -4,11 +4,11 @@ from typing import Final
 
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
+from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import read_state
-from batchyard.sim.told_runtimes import with_runtimes
-from batchyard.sim.unread import told_of
+from batchyard.sim.whatif import told_of
 
 #: How far a state is followed where nobody says.
 UNTIL: Final = 24 * HOUR

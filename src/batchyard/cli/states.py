@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.configuration import completed
+from batchyard.api.kueue_configuration import completed
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli import output
 from batchyard.cli.state_files import state_from as of_file
 from batchyard.cli.state_files import tell_unread
-from batchyard.controllers.groups import NAMESPACES, REMOTE, kinds_seen
-from batchyard.core.kueue_settings import decisive
-from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
-from batchyard.live.clock import wall_clock
-from batchyard.live.folder import process_in
-from batchyard.live.kueue_configuration import configuration_of, told_beside
-from batchyard.live.rest_wire import HttpTransport
-from batchyard.live.snapshot import Reading, SnapshotError, Taking, read_cluster
+from batchyard.controller_groups import NAMESPACES, REMOTE, kinds_seen
+from batchyard.scheduling.kueue_configuration import decisive
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source, access_of_owner
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.operator.kueue_configuration import configuration_of, told_beside
+from batchyard.server.operator.snapshot import Reading, SnapshotError, Taking, read_cluster
+from batchyard.server.platform.data_dir import process_in
 from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import state_of
-from batchyard.sim.unread import NEEDED
+from batchyard.sim.whatif import NEEDED
 
 _SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
 #: ConfigMaps may hold anything, and nobody decides by them.
@@ -61,7 +61,7 @@ def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
     if where.kubeconfig or where.context:
 
         async def read() -> Access:
-            from batchyard.live.kubeconfig import read_access  # noqa: PLC0415 - takes long to load
+            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - takes long to load
 
             return await read_access(Source(where.kubeconfig, where.context))
 

@@ -11,9 +11,9 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
-from batchyard.live.access import KubeconfigError, tls_of_owner
-from batchyard.live.folder import KUBECONFIG, Process
-from batchyard.live.report import PATH
+from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
+from batchyard.server.platform.data_dir import KUBECONFIG, Process
+from batchyard.server.platform.status_report import PATH
 
 _ANSWERS_WITHIN: Final = 10  # seconds
 

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 from batchyard.api.meta import Obj
+from batchyard.api.printing import format_table, table
 from batchyard.api.scheme import kind_info
-from batchyard.api.tables import format_table, table
 from batchyard.base.instant import Instant
 from batchyard.cli.options import Output
 

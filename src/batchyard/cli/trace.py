@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.tables import Table, format_table
+from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import SECOND, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
@@ -14,8 +14,8 @@ from batchyard.cli.simulate import Request, asked_for, conclude, finished, optio
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.sim.result import Result
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.trace import NAMESPACE, Trace, read_trace, with_manifests
 from batchyard.sim.trace_report import Spread, TraceReport, TraceRun, Usage
+from batchyard.sim.traces import NAMESPACE, Trace, read_trace, with_manifests
 
 #: Faults of files that are shown, and reasons why pods were not placed.
 LINES_MAX: Final = 20

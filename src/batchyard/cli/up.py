@@ -15,11 +15,20 @@ from typing import Final, NamedTuple, NoReturn
 
 from batchyard.base.instant import duration_text
 from batchyard.cli import output
-from batchyard.live import logs
-from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
-from batchyard.live.logs import LogSettings
-from batchyard.live.place import LOOPBACK, Place
-from batchyard.store.mark import wait_until_let_go
+from batchyard.server.logging import logs
+from batchyard.server.logging.logs import LogSettings
+from batchyard.server.platform.data_dir import (
+    JOURNAL,
+    KUBECONFIG,
+    LOG,
+    LOOPBACK,
+    DirectoryError,
+    Place,
+    Process,
+    prepare,
+    process_in,
+)
+from batchyard.store.commit_mark import wait_until_let_go
 
 ENDED_WITHIN: Final = 30  # seconds
 _LOOKS_EVERY: Final = 0.05  # seconds
@@ -64,7 +73,7 @@ def down(folder: Path, *, end_pods: bool) -> None:
 
 
 def _only_pods_run(folder: Path) -> bool:
-    from batchyard.live.left_running import LeftRunning  # noqa: PLC0415 - only where a platform ends
+    from batchyard.server.local_node.orphans import LeftRunning  # noqa: PLC0415 - only where a platform ends
 
     return process_in(folder) is None and bool(LeftRunning(folder).pods())
 
@@ -82,7 +91,7 @@ def _end(running: Process, folder: Path) -> None:
 
 def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
     """Tell which pods go on, or end them."""
-    from batchyard.live.left_running import GRACE, LeftRunning  # noqa: PLC0415 - only where a platform ends
+    from batchyard.server.local_node.orphans import GRACE, LeftRunning  # noqa: PLC0415 - only where a platform ends
 
     left = LeftRunning(folder)
     count = len(left.pods())

@@ -13,13 +13,13 @@ from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
 from batchyard.cli.kueue_file import kept_in
 from batchyard.cli.up import Wanted
-from batchyard.core.kueue_settings import settings_of
-from batchyard.live.credentials import CredentialsError
-from batchyard.live.futures import Foresight
-from batchyard.live.place import Place
-from batchyard.live.serving import PortError, serve
-from batchyard.sim.answering import Answering
-from batchyard.store.mark import JournalError
+from batchyard.scheduling.kueue_configuration import settings_of
+from batchyard.server.forecasting.service import Foresight
+from batchyard.server.platform.credentials import CredentialsError
+from batchyard.server.platform.data_dir import Place
+from batchyard.server.platform.serve import PortError, serve
+from batchyard.sim.forecasting.service import Answering
+from batchyard.store.commit_mark import JournalError
 
 _ENGINES: Final = ("podman", "docker")
 #: The options of `up` that need this machine as a node.

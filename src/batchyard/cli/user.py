@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import NAME_MAX, Authority, CredentialsError, kubeconfig
-from batchyard.live.folder import process_in, write_private
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import NAME_MAX, Authority, CredentialsError, kubeconfig
+from batchyard.server.platform.data_dir import process_in, write_private
 
 USERS: Final = "users"
 #: Names that begin so are the platform's own.

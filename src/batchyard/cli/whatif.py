@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key
+from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS
-from batchyard.api.tables import format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.options import Output
@@ -15,7 +15,7 @@ from batchyard.cli.simulate import in_words, read, tell_warnings
 from batchyard.cli.state_files import UNTIL, told_runtimes
 from batchyard.cli.states import Where, state_from
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.kernel import EndlessInstant
+from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.difference import Difference, QueueRow, WorkloadRow, difference_of, document_of
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import Start, Story, compare, read_change, start_of

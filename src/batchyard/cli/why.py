@@ -14,7 +14,7 @@ from batchyard.cli.options import Output
 from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.told_why import lines_of
-from batchyard.client.places import path_of, path_of_kind
+from batchyard.client.resource_paths import path_of, path_of_kind
 
 if TYPE_CHECKING:
     from batchyard.sim.state import State

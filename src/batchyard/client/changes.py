@@ -13,10 +13,10 @@ import msgspec
 from batchyard.api import conversion, scheme
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind
-from batchyard.client.places import path_of
-from batchyard.client.wire import HttpRequest
+from batchyard.client.resource_paths import path_of
+from batchyard.client.transport import HttpRequest
 from batchyard.client.writes import as_sent, kind_of, name_of, namespace_of, request_of
-from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
+from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 #: Yields the requests of one write in order, and takes the object that the server returned for each.
 Requests: TypeAlias = Generator[HttpRequest, Mapping[str, Any], None]

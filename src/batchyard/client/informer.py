@@ -14,14 +14,13 @@ from urllib.parse import quote
 
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
-from batchyard.base.chance import draw
 from batchyard.base.instant import SECOND, Duration
-from batchyard.client.backoff import backoff
+from batchyard.base.seeded_draws import draw
 from batchyard.client.cache import Cache
-from batchyard.client.places import key_in, path_of, path_of_kind, received, revision_of
-from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.resource_paths import key_in, path_of, path_of_kind, received, revision_of
+from batchyard.client.transport import HttpAnswer, HttpRequest, backoff
 from batchyard.client.writes import decoded, is_ahead, is_object, list_in, trouble_of
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
 
 PAGE: Final = 500
 #: A watch is asked to last so long, and up to twice as long.

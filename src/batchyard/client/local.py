@@ -6,7 +6,8 @@ every subscriber, in order of revision, then the results, in order of the writes
 batches, and a writer hears of its write only after everybody heard of the change. Changes made to the store by others
 are delivered in the same way.
 
-What an object that goes leaves behind is collected (batchyard.client.collector) after its event was delivered. A new
+What an object that goes leaves behind is collected (batchyard.client.garbage_collector) after its event was
+delivered. A new
 object is made ready as its kind demands (`prepare`), one that is to be changed (`checks`) or deleted (`guards`) is
 looked at: there the defaults and the admission of the API server have their place.
 """
@@ -19,10 +20,9 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
 from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
-from batchyard.client import revise
-from batchyard.client.collector import Collector, Scopes
-from batchyard.client.dry_run import DryRun
-from batchyard.ports.client import (
+from batchyard.client import object_updates
+from batchyard.client.garbage_collector import Collector, Scopes
+from batchyard.interfaces.client import (
     Create,
     Delete,
     Listener,
@@ -33,7 +33,43 @@ from batchyard.ports.client import (
     Write,
     WriteResult,
 )
-from batchyard.ports.kernel import Kernel
+from batchyard.interfaces.controller import Kernel
+
+# --- dry run ---
+#
+# Writes that are not kept: all that a write must pass is asked of it, and what would come of it is answered.
+
+
+class Readable(Protocol):
+    """What is there."""
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+
+
+class DryRun:
+    """Records that take any write and keep none."""
+
+    def __init__(self, records: Readable) -> None:
+        self._records = records
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+        return self._records.get(key)
+
+    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
+        """The object, had it been stored; Conflict if it must not exist yet and does."""
+        if expect == 0 and self._records.get(key) is not None:
+            raise Conflict(f'{key.kind} "{key}" is there already')
+        return obj
+
+    def delete(self, key: Key, expect: int | None = None) -> Obj:
+        """The object, had it been removed."""
+        found = self._records.get(key)
+        if found is None:
+            raise NotFound(f'{key.kind} "{key}" not found')
+        return found
+
 
 Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
 """Makes a new object of a kind ready to be stored, its uid and name given; raises an ApiError where it is refused."""
@@ -198,12 +234,12 @@ class LocalClient:
             return self._delete(write, records)
         key = key_of(write.obj)
         stored = self._found(key)
-        revise.check_preconditions(key, stored, write.obj)
+        object_updates.check_preconditions(key, stored, write.obj)
         if isinstance(write, UpdateStatus):
-            new = revise.status_updated(stored, write.obj, write.managed_fields)
+            new = object_updates.status_updated(stored, write.obj, write.managed_fields)
         else:
-            new = revise.updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
-            if revise.is_released(new):
+            new = object_updates.updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
+            if object_updates.is_released(new):
                 return records.delete(key)
             check = self._admission.checks.get(key.kind)
             if check is not None and new is not stored:
@@ -216,18 +252,18 @@ class LocalClient:
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._mint(key)
             return self._put_new(key, obj, uid, records)
-        revise.check_named(obj)
+        object_updates.check_named(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
             uid = self._mint(key_of(with_metadata(obj, name=prefix)))
-            named = with_metadata(obj, name=revise.generated_name(prefix, uid))
+            named = with_metadata(obj, name=object_updates.generated_name(prefix, uid))
             if self._store.get(key_of(named)) is None:
                 return self._put_new(key_of(named), named, uid, records)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
         """Store a new object, made ready as its kind demands."""
-        new = revise.created(obj, uid, self._kernel.now())
+        new = object_updates.created(obj, uid, self._kernel.now())
         prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
@@ -239,16 +275,16 @@ class LocalClient:
         if guard is not None:
             guard(stored)
         if write.uid is not None:
-            revise.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
+            object_updates.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
         if write.propagation is _ORPHAN and records is self._store:
             self._collector.orphan(stored["metadata"]["uid"], key.namespace)
         uid = stored["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace = revise.deletion_grace(stored, write.grace)
+        grace = object_updates.deletion_grace(stored, write.grace)
         if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
             return records.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
-        marked = revise.marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
+        marked = object_updates.marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
         return stored if marked is stored else records.put(key, marked)
 
     def _found(self, key: Key) -> Obj:

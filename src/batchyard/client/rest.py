@@ -17,12 +17,11 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer
-from batchyard.client.outbox import Outbox, Submission, Written
-from batchyard.client.places import revision_of
-from batchyard.client.rate_limit import RateLimit
-from batchyard.client.wire import HttpAnswer, Transport
-from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
-from batchyard.ports.kernel import Kernel
+from batchyard.client.resource_paths import revision_of
+from batchyard.client.transport import HttpAnswer, RateLimit, Transport
+from batchyard.client.write_queue import Outbox, Submission, Written
+from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
+from batchyard.interfaces.controller import Kernel
 
 REMEMBERED_MAX: Final = 4096
 

@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.views.node import forget_node_view
 from batchyard.api.views.pods import forget_pod_view
 from batchyard.api.views.workload import forget_workload_view
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
 
 #: The views of so many deleted objects stay.
 KEPT_MAX: Final = 256

@@ -21,10 +21,10 @@ from batchyard.api.errors import (
 )
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.api.whole_seconds import in_whole_seconds, times_of
-from batchyard.client.places import path_of
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
+from batchyard.api.wire_times import in_whole_seconds, times_of
+from batchyard.client.resource_paths import path_of
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 _encode: Final = msgspec.json.Encoder().encode
 #: The server is too busy, or not there; it has not done what it was asked for.

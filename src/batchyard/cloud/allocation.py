@@ -6,7 +6,7 @@ Instance that failed is for the autoscaler to give up; in a pool without one it 
 as a managed instance group does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
@@ -15,12 +15,14 @@ from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.cloud.capacity_index import CapacityIndex, slot_of
+from batchyard.cloud.capacity_pool import INVALID_ARGUMENT, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.cloud.catalog.instances import FAILED, PROVISIONING, in_phase, is_leaving, new_instance, phase_of
+from batchyard.cloud.catalog.machine_types import catalog_of
+from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import wants_itself
-from batchyard.cloud.stock import INVALID_ARGUMENT, Refusal, Slot, Stock, demand_of, invalid
-from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.instances import FAILED, PROVISIONING, in_phase, is_leaving, new_instance, phase_of
-from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, zones_of
-from batchyard.ports.client import Create, Delete, Reader, UpdateStatus, Write
+from batchyard.interfaces.client import Create, Delete, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
 
 ACCEPTED: Final = "ACCEPTED"
 SUCCEEDED: Final = "SUCCEEDED"
@@ -202,3 +204,36 @@ def _turn(obj: Obj) -> tuple[int, Instant, str]:
 def _error(refusal: Refusal) -> dict[str, str]:
     """A refusal as the status of an object has it."""
     return {"code": refusal.code, "message": refusal.message}
+
+
+# --- capacity ---
+#
+# The controller of capacity: whoever wants a machine is looked at together, so that none is given twice.
+
+
+#: One key for all: the runner looks at a key again only when all it wrote before is known.
+_EVERYBODY: Final = Key(scheme.CLUSTER, "", "")
+
+
+class Capacity:
+    """Gives machines to Instances and ResizeRequests."""
+
+    name = "cloud-capacity"
+    rank = 0
+    kinds = (scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.NODE_POOL, scheme.CLUSTER)
+
+    def __init__(self) -> None:
+        self._index = CapacityIndex()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Everybody, if there is somebody whom the change may help."""
+        return (_EVERYBODY,) if self._index.note(event) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Serve all who want machines."""
+        cluster = only_cluster(reader)
+        if cluster is None:
+            return Outcome()
+        allocation = Allocation(self._index, reader, cluster, now)
+        allocation.run()
+        return Outcome(allocation.writes, requeue_at=allocation.retry_at)

@@ -5,8 +5,8 @@ from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation
-from batchyard.cloud.stock import Slot
-from batchyard.core.machines.instances import (
+from batchyard.cloud.capacity_pool import Slot
+from batchyard.cloud.catalog.instances import (
     BOOTING,
     CRASHED,
     FAILED,
@@ -16,7 +16,7 @@ from batchyard.core.machines.instances import (
     is_leaving,
     phase_of,
 )
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
 
 #: The phases in which there is a machine; one that crashed keeps its place until it is given up.
 _IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})

@@ -7,10 +7,11 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.core.machines.catalog import Catalog, catalog_of
-from batchyard.core.machines.nodes import node_template
-from batchyard.core.machines.pools import chips_in, has_its_accelerator, hosts_of_slice, zones_of
-from batchyard.core.scaling.needs import is_system_label
+from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
+from batchyard.cloud.catalog.nodes import node_template
+from batchyard.cloud.catalog.pools import chips_in, has_its_accelerator, hosts_of_slice, zones_of
+from batchyard.cloud.node_requirements import is_system_label
+from batchyard.interfaces.client import Reader
 
 #: How many of the names that would do are told.
 _SHOWN_MAX: Final = 5
@@ -144,3 +145,14 @@ def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
     if chips % each or (chips != each and hosts_of_slice(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {each}"
         yield FieldError("tpuTopology", f"{topology} has {chips} chips, and each {machine.name} has {each}", remedy)
+
+
+# --- clusters ---
+#
+# The Cluster a world has, as the cloud's controllers find it.
+
+
+def only_cluster(reader: Reader) -> Obj | None:
+    """The Cluster; a world has one, or none."""
+    found = reader.list(scheme.CLUSTER)
+    return found[0] if found else None

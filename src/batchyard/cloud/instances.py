@@ -12,16 +12,17 @@ from typing import Any
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path, without_finalizer
 from batchyard.api.times import format_time, parse_time
-from batchyard.base.chance import triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
-from batchyard.cloud.clusters import only_cluster
-from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.instances import (
+from batchyard.base.seeded_draws import triangular
+from batchyard.cloud.catalog.instances import (
     BOOTING,
     NOTICE,
     PROVISIONING,
     RUNNING,
     STOPPING,
+    begins_at,
+    ends_at,
+    find_reservation,
     in_phase,
     is_leaving,
     is_off,
@@ -29,12 +30,13 @@ from batchyard.core.machines.instances import (
     since,
     stops_at,
 )
-from batchyard.core.machines.nodes import awaits_drivers, made_ready, registered_node
-from batchyard.core.machines.pools import machine_of
-from batchyard.core.machines.reservations import begins_at, ends_at, find_reservation
-from batchyard.core.machines.times import spread_of
-from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.cloud.catalog.machine_types import catalog_of
+from batchyard.cloud.catalog.nodes import awaits_drivers, made_ready, registered_node
+from batchyard.cloud.catalog.pools import machine_of
+from batchyard.cloud.catalog.prices import spread_of
+from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import EventRecord, Outcome
 
 
 class Instances:

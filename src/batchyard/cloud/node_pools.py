@@ -5,12 +5,10 @@ from collections.abc import Iterable
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, with_finalizer, with_status, without_finalizer
 from batchyard.base.instant import Instant
-from batchyard.cloud.clusters import only_cluster
-from batchyard.cloud.pool_members import PoolMembers
-from batchyard.cloud.pool_plan import PoolPlan, plan_machines
-from batchyard.cloud.slices import plan_slice
-from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.ports.controller import Outcome
+from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
+from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
 
 #: On pools: kept until the last of their machines is gone.
 

@@ -1,9 +1,9 @@
 """The simulated cloud as a whole: the controllers that a world with nodes runs beside those of the platform."""
 
-from batchyard.cloud.capacity import Capacity
+from batchyard.cloud.allocation import Capacity
 from batchyard.cloud.instances import Instances
 from batchyard.cloud.node_pools import NodePools
-from batchyard.ports.controller import Controller
+from batchyard.interfaces.controller import Controller
 
 
 def simulated_cloud(seed: int = 0) -> tuple[Controller, ...]:

@@ -5,18 +5,226 @@ its machines goes on, and after the time a repair takes all are given up and the
 machines are asked for only when the last of the old ones is gone, so a pool never mixes two slices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj, with_status
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import Condition, is_true, with_condition
+from batchyard.api.meta import Key, Obj, label, with_metadata, with_status
 from batchyard.api.times import format_time
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.cloud.pool_members import Member
-from batchyard.cloud.pool_plan import INITIALIZED, PoolPlan
-from batchyard.core.machines.instances import CRASHED, FAILED
-from batchyard.core.machines.pools import is_autoscaled, zones_of
-from batchyard.ports.client import Reader, UpdateStatus
+from batchyard.cloud.catalog.instances import (
+    CRASHED,
+    FAILED,
+    is_leaving,
+    new_instance,
+    phase_of,
+    since,
+    start_of,
+    stops_at,
+)
+from batchyard.cloud.catalog.machine_types import catalog_of
+from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
+from batchyard.cloud.catalog.prices import repair_time
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+
+# --- pool members ---
+#
+# The Instances of every pool and how many of its Nodes are ready, from the changes of both.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An Instance as its pool sees it."""
+
+    name: str
+    zone: str
+    phase: str
+    since: Instant
+    stops_at: Instant | None
+    leaving: bool
+
+    @property
+    def key(self) -> Key:
+        """The key of the Instance."""
+        return Key(scheme.INSTANCE, "", self.name)
+
+
+class PoolMembers:
+    """Instances and ready Nodes by pool."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, dict[str, Member]] = {}
+        self._crashed: dict[str, dict[str, Member]] = {}
+        self._ready: dict[str, dict[str, None]] = {}
+
+    def of(self, pool: str) -> Mapping[str, Member]:
+        """The Instances of a pool by name, in the order in which they came."""
+        return self._members.get(pool) or {}
+
+    def crashed(self, pool: str) -> Sequence[Member]:
+        """The Instances of a pool that crashed and were not given up."""
+        return tuple((self._crashed.get(pool) or {}).values())
+
+    def ready(self, pool: str) -> int:
+        """How many Nodes of a pool are ready."""
+        return len(self._ready.get(pool) or ())
+
+    def note_instance(self, event: WatchEvent) -> str | None:
+        """Take note of a change of an Instance; its pool if that concerns it: that it boots does not."""
+        pool, name = event.obj["spec"]["pool"], event.key.name
+        before, after = self.of(pool).get(name), None if event.type is EventType.DELETED else _member(event.obj)
+        if after is not None:
+            self._members.setdefault(pool, {})[name] = after
+        elif before is not None:
+            del self._members[pool][name]
+        if after is not None and after.phase == CRASHED and not after.leaving:
+            self._crashed.setdefault(pool, {})[name] = after
+        elif pool in self._crashed:
+            self._crashed[pool].pop(name, None)
+        return pool if _standing(before) != _standing(after) else None
+
+    def note_node(self, event: WatchEvent) -> str | None:
+        """Take note of a change of a Node; its pool if more or fewer are ready there."""
+        pool = label(event.obj, well_known.NODE_POOL)
+        if pool is None:
+            return None
+        before, name = self.ready(pool), event.key.name
+        ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
+        if ready:
+            self._ready.setdefault(pool, {})[name] = None
+        elif pool in self._ready:
+            self._ready[pool].pop(name, None)
+        return pool if self.ready(pool) != before else None
+
+
+def _standing(member: Member | None) -> tuple[bool, Instant | None, str] | None:
+    """What a pool minds of a member."""
+    if member is None:
+        return None
+    return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
+
+
+def _member(instance: Obj) -> Member:
+    return Member(
+        name=instance["metadata"]["name"],
+        zone=instance["spec"]["zone"],
+        phase=phase_of(instance),
+        since=since(instance),
+        stops_at=stops_at(instance),
+        leaving=is_leaving(instance),
+    )
+
+
+# --- pool plan ---
+#
+# What a pool wants of its machines: those to make and to give up, what to write of it, and when to look again.
+
+
+#: The machines an autoscaled pool began with were made; from then on the autoscaler says how many there are.
+INITIALIZED: Final = "Initialized"
+
+
+@dataclass(slots=True)
+class PoolPlan:
+    """What is to be done for one pool.
+
+    New machines are asked for before the status says so, and old ones are given up after it: whatever comes between
+    two writes, what the status says is true.
+    """
+
+    pool: Obj
+    cluster: Obj
+    now: Instant
+    asked: list[Write] = field(default_factory=list)
+    rest: list[Write] = field(default_factory=list)
+    look_at: Instant | None = None
+    conditions: list[Condition] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.conditions = list((self.pool.get("status") or {}).get("conditions") or ())
+
+    @property
+    def hosts(self) -> int:
+        """How many machines come and go as one."""
+        return hosts_of_slice(self.pool, catalog_of(self.cluster))
+
+    def says(self, kind: str) -> bool:
+        """Whether a condition of the pool is true."""
+        return is_true({"conditions": self.conditions}, kind)
+
+    def say(self, kind: str, holds: bool, reason: str, message: str) -> None:
+        """Set a condition of the pool."""
+        self.conditions = with_condition(
+            self.conditions, type=kind, status=holds, reason=reason, message=message, now=self.now
+        )
+
+    def make(self, zone: str, count: int) -> None:
+        """Ask for so many machines in a zone. What a world begins with is there at once."""
+        if count <= 0:
+            return
+        instance = new_instance(self.pool, zone, self.cluster)
+        if self.now == start_of(self.cluster):
+            instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
+        self.asked += [Create(instance)] * count
+
+    def give_up(self, members: Iterable[Member]) -> None:
+        """Delete Instances, those that are being deleted excepted."""
+        self.rest += [Delete(member.key) for member in members if not member.leaving]
+
+    def repair_at(self, crashed: Instant) -> Instant:
+        """When a machine of the pool is replaced that crashed at an instant."""
+        catalog = catalog_of(self.cluster)
+        return crashed + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
+
+    def look_again(self, when: Instant) -> None:
+        """Look at the pool at an instant."""
+        self.look_at = when if self.look_at is None else min(when, self.look_at)
+
+
+def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequence[Member]) -> None:
+    """Replace crashed machines, and keep as many in each zone as there are to be.
+
+    A pool with an autoscaler gets the machines it begins with, once, and no others here: a crashed one is given up.
+    """
+    lost = []
+    for member in crashed:
+        repair = plan.repair_at(member.since)
+        if repair <= plan.now:
+            lost.append(member)
+        else:
+            plan.look_again(repair)
+    plan.give_up(lost)
+    if not is_autoscaled(plan.pool):
+        staying = [member for member in members.values() if not member.leaving and member not in lost]
+        _keep_count(plan, staying)
+    elif not plan.says(INITIALIZED):
+        _begin(plan, members)
+
+
+def _keep_count(plan: PoolPlan, staying: Sequence[Member]) -> None:
+    """As many machines in each zone as the pool is to have, those that failed included: they are tried again."""
+    wanted = plan.pool["spec"].get("nodeCount", 0)
+    for zone in zones_of(plan.pool, plan.cluster):
+        here = [member for member in staying if member.zone == zone]
+        plan.make(zone, wanted - len(here))
+        plan.give_up(_least_missed(here)[: max(0, len(here) - wanted)])
+
+
+def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
+    """The machines an autoscaled pool begins with."""
+    wanted = plan.pool["spec"].get("nodeCount", 0)
+    for zone in zones_of(plan.pool, plan.cluster):
+        plan.make(zone, wanted - sum(member.zone == zone for member in members.values()))
+    plan.say(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+
+
+def _least_missed(members: list[Member]) -> list[Member]:
+    """The members in the order in which a smaller pool gives them up: those that never came, then the newest."""
+    newest = members[::-1]
+    return sorted(newest, key=lambda member: member.phase != FAILED)
+
 
 #: A slice with an autoscaler is to be asked for again when the machines of the one that broke are gone.
 RECREATING: Final = "Recreating"

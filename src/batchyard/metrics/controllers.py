@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from batchyard.controllers.runner import Runner
-from batchyard.metrics.families import text_of
-from batchyard.metrics.kept import Kept
-from batchyard.metrics.names import metric
+from batchyard.controller_runtime.runner import Runner
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import Kept
+from batchyard.metrics.registry import text_of
 
 _TIME: Final = "controller_runtime_reconcile_time_seconds"
 _WORK: Final = "workqueue_work_duration_seconds"

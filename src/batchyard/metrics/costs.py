@@ -7,13 +7,13 @@ it was done or lost counts once that is known.
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE, Totals
+from batchyard.accounting.budgets import amount_of, is_in_dollars
 from batchyard.api import scheme
 from batchyard.base.instant import HOUR, SECOND, Instant
-from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, WHOLE, Totals
-from batchyard.core.costs.budgets import amount_of, is_in_dollars
-from batchyard.metrics.families import Counters, Labels, text_of
-from batchyard.metrics.names import metric
-from batchyard.ports.client import Reader
+from batchyard.interfaces.client import Reader
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import Counters, Labels, text_of
 
 _DOLLAR: Final = 1_000_000 * HOUR * WHOLE
 _SECOND: Final = SECOND * WHOLE

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from batchyard.core.cycle import Cycle
-from batchyard.core.decisions import Admit, Decision, Preempt, Wait
-from batchyard.core.reasons import RequeueReason
-from batchyard.metrics.kept import Kept
+from batchyard.metrics.exposition import Kept
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
+from batchyard.scheduling.messages import RequeueReason
 
 _NAMES: Final = (
     *("kueue_admission_attempts_total", "kueue_admission_attempt_duration_seconds"),

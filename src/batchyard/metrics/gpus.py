@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from batchyard.api import quantity, well_known
 from batchyard.api.meta import Obj, label
 from batchyard.api.times import parse_time
+from batchyard.api.views.pod_lifecycle import RUNNING, is_terminal, node_of, phase
 from batchyard.base.instant import Duration, Instant
-from batchyard.core.lifecycle.pod import RUNNING, is_terminal, node_of, phase
-from batchyard.metrics.families import Labels, text_of
-from batchyard.metrics.names import metric
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import Labels, text_of
 from batchyard.metrics.simulated_load import IDLE, simulated_load
 
 MEASURED: Final = "nvml"

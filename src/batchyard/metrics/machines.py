@@ -6,11 +6,11 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, label
-from batchyard.core.lifecycle.pod import SCHEDULED
-from batchyard.core.machines.instances import FAILED, phase_of
-from batchyard.metrics.families import Counters, Labels, text_of
-from batchyard.metrics.names import metric
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.api.views.pod_lifecycle import SCHEDULED
+from batchyard.cloud.catalog.instances import FAILED, phase_of
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import Counters, Labels, text_of
 
 _UNSCHEDULABLE: Final = "Unschedulable"
 _STUCK: Final = "batchyard_pods_unschedulable"

@@ -10,10 +10,10 @@ from batchyard.api import quantity, scheme
 from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.metrics.families import Labels
-from batchyard.metrics.names import metric
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.metrics.definitions import metric
 from batchyard.metrics.queues import units
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.metrics.registry import Labels
 
 Rows: TypeAlias = Iterable[tuple[Labels, float]]
 

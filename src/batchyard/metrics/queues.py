@@ -12,15 +12,15 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.views.queues import LocalQueueView
 from batchyard.api.views.workload import Shape, WorkloadView
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.pending import PendingQueue
-from batchyard.core.fairshare import share_of
-from batchyard.core.queue import ClusterQueue
-from batchyard.core.quota import QuotaNode
-from batchyard.metrics.families import Labels, texts_of
-from batchyard.metrics.names import metric
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import Labels, texts_of
 from batchyard.metrics.workloads import WorkloadFigures
-from batchyard.ports.client import EventType, Reader, WatchEvent
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.fair_sharing import share_of
+from batchyard.scheduling.pending_queue import PendingQueue
+from batchyard.scheduling.quota import QuotaNode
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
 
 Rows: TypeAlias = Iterator[tuple[Labels, float]]
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from batchyard.apiserver.audit import Audited
-from batchyard.apiserver.authorization import verb_of
+from batchyard.apiserver.auth.authorization import verb_of
 from batchyard.apiserver.request import Response
-from batchyard.apiserver.streams import Later
-from batchyard.metrics.families import Labels
-from batchyard.metrics.kept import Kept
+from batchyard.apiserver.responses import Later
+from batchyard.metrics.exposition import Kept
+from batchyard.metrics.registry import Labels
 
 _TOTAL: Final = "apiserver_request_total"
 _TIME: Final = "apiserver_request_duration_seconds"

@@ -1,14 +1,15 @@
 """How busy simulated GPUs are while their pod runs: a function of the pod, the GPU and the elapsed time alone.
 
 A pod first loads its data and model. Then it works at a level of its own, and pauses now and then, as training does for
-evaluation and checkpoints. The values are drawn with `batchyard.base.chance` from the pod's uid and the GPU's number:
+evaluation and checkpoints. The values are drawn with `batchyard.base.seeded_draws` from the pod's uid and the GPU's
+number:
 two scrapes of the same instant return the same, also after a restart of the platform.
 """
 
 from typing import Final, NamedTuple
 
-from batchyard.base.chance import draw
 from batchyard.base.instant import SECOND, Duration
+from batchyard.base.seeded_draws import draw
 
 #: How long a value stays, and how long a pod loads. Both in the platform's time.
 STEP: Final[Duration] = 15 * SECOND

@@ -15,11 +15,11 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.core.lifecycle import reasons as r
-from batchyard.metrics.families import Labels
-from batchyard.metrics.kept import Kept
-from batchyard.ports.client import EventType, Reader, WatchEvent
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.metrics.exposition import Kept
+from batchyard.metrics.registry import Labels
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle as r
 
 _DELETED: Final = EventType.DELETED
 _Counted = TypeVar("_Counted")

@@ -20,10 +20,13 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.chance import draw
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.core.calibration import (
+from batchyard.base.seeded_draws import draw
+from batchyard.scheduling.controller import Scheduler
+from batchyard.sim.event_log import Record
+from batchyard.sim.forecasting.arrivals import NAME as ARRIVAL
+from batchyard.sim.forecasting.arrivals import Arrivals
+from batchyard.sim.forecasting.calibration import (
     LEVELS,
     MEDIAN,
     Calibration,
@@ -35,11 +38,8 @@ from batchyard.core.calibration import (
     sorts_of,
     wait_of,
 )
-from batchyard.sim.arrivals import NAME as ARRIVAL
-from batchyard.sim.arrivals import Arrivals
-from batchyard.sim.event_log import Record
-from batchyard.sim.lean import Lean, alone, lean, lines_of, queues_of, stated
-from batchyard.sim.runtimes import Basis, Estimate, Lengths, Runtimes, age_of
+from batchyard.sim.forecasting.quota_only_state import Lean, alone, lean, lines_of, queues_of, stated
+from batchyard.sim.forecasting.run_times import Basis, Estimate, Lengths, Runtimes, age_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World

@@ -9,7 +9,7 @@ numbers, so that the shares are exact.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from batchyard.core.placement.devices import WHOLE, pick_devices
+from batchyard.placement.devices import WHOLE, pick_devices
 
 
 class Shape(NamedTuple):

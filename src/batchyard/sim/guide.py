@@ -23,9 +23,8 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.core.machines.runtimes import named_runtime
-from batchyard.core.machines.times import in_typical_times
-from batchyard.shipped import find_folder
+from batchyard.cloud.catalog.prices import in_typical_times, named_runtime
+from batchyard.package_data import find_folder
 from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World

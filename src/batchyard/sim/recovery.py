@@ -14,15 +14,15 @@ from typing import Any
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj, annotation, label
+from batchyard.api.views.checkpoints import checkpoint_interval, lost_work, running_since
+from batchyard.api.views.pod_lifecycle import SUCCEEDED, is_terminating, node_of, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.controllers.placement.hotswap import is_lost
-from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
-from batchyard.core.hotswap import HOTSWAP
-from batchyard.core.lifecycle.pod import SUCCEEDED, is_terminating, node_of, phase
-from batchyard.core.machines.instances import CRASHED, STOPPING, phase_of
-from batchyard.core.reasons import preemptor_uid_of
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.cloud.catalog.instances import CRASHED, STOPPING, phase_of
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.placement.gang_preemption import HOTSWAP
+from batchyard.placement.hotswap import is_lost
+from batchyard.scheduling.messages import preemptor_uid_of
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import msgspec
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation
 from batchyard.base.instant import duration_text
-from batchyard.runtime.durations import sleeping_time
+from batchyard.kubelet.simulated.durations import sleeping_time
 from batchyard.sim.state_document import LAST_APPLIED
 
 _CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})

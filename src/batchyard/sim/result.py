@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from batchyard.api import scheme, tables
+from batchyard.accounting.accounts import Statement
+from batchyard.api import printing, scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.core.costs.statement import Statement
-from batchyard.core.lifecycle.workload import Status
-from batchyard.core.lifecycle.workload import status as status_of
-from batchyard.ports.client import Delete, Write
+from batchyard.interfaces.client import Delete, Write
+from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.scheduling.workload.lifecycle import Status
+from batchyard.scheduling.workload.lifecycle import status as status_of
 from batchyard.sim.events import Event
-from batchyard.sim.faults import ScheduledFault
+from batchyard.sim.faults.faults import ScheduledFault
 from batchyard.sim.recovery import Loss
 from batchyard.sim.waits import Waits
 
@@ -232,7 +232,7 @@ def _why(obj: Obj) -> str:
 
 def _job_row(obj: Obj, now: Instant) -> JobRow:
     metadata = obj["metadata"]
-    cells = tables.row(obj, now=now, wide=False)
+    cells = printing.row(obj, now=now, wide=False)
     return JobRow(metadata["namespace"], metadata["name"], cells[1], cells[2], _job_seconds(obj, now), obj)
 
 

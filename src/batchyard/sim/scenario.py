@@ -6,23 +6,180 @@ already is an update. Of one moment Namespaces come first; those that are used b
 document of kind Cluster describes the nodes; without one, pods run anywhere at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
+from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
+from batchyard.api.validation import errors as faults
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
+from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
-from batchyard.core.cycle import Policy
-from batchyard.core.kueue_settings import SIMULATED, KueueSettings, not_done, settings_of
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
-from batchyard.sim.annotated import annotation_faults
-from batchyard.sim.fault_targets import Targets, target_faults
-from batchyard.sim.faults import ScheduledFault, read_faults
-from batchyard.sim.wait_for_pods_ready import pods_ready_faults, pods_ready_policy
+from batchyard.scheduling import kueue_configuration
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings, not_done, settings_of
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+from batchyard.sim.faults.faults import (
+    Conflicts,
+    Drain,
+    Fail,
+    ReclaimSpot,
+    Restart,
+    ScheduledFault,
+    SlowBoot,
+    Stockout,
+    read_faults,
+)
+
+# --- annotated ---
+#
+# What annotations say of simulated pods: how long they run, how they end, how often they save their work.
+#
+# They may stand on a Pod, a Job, a JobSet or a Workload, and on the templates within.
+
+
+_EXIT_CODE_MAX: Final = 255
+
+
+def annotation_faults(obj: Obj) -> Iterator[FieldError]:
+    """What is wrong with such annotations of an object and its templates."""
+    for path, metadata in _annotated(obj, ""):
+        for name, text in (metadata.get("annotations") or {}).items():
+            place = f"{path}metadata.annotations[{name}]"
+            if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
+                yield from _duration_faults(place, text, can_be_zero=name == well_known.RUNTIME)
+            elif name == well_known.EXIT_CODE and not 0 <= _number(text) <= _EXIT_CODE_MAX:
+                yield FieldError(place, f"{text!r} is not an exit code", f"give a number from 0 to {_EXIT_CODE_MAX}")
+
+
+def _annotated(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """The metadata of an object and of the templates within, each with the path before it."""
+    yield path, obj.get("metadata") or {}
+    spec = obj.get("spec") or {}
+    if isinstance(spec.get("template"), dict):
+        yield from _annotated(spec["template"], f"{path}spec.template.")
+    for number, replicated in enumerate(spec.get("replicatedJobs") or ()):
+        yield from _annotated(replicated["template"], f"{path}spec.replicatedJobs[{number}].template.")
+
+
+def _duration_faults(place: str, text: str, *, can_be_zero: bool) -> Iterator[FieldError]:
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        problem, _, remedy = str(error).partition("; ")
+        yield FieldError(place, problem, remedy)
+        return
+    if not duration and not can_be_zero:
+        yield FieldError(place, "work cannot be saved all the time", "give a duration such as 5m, or leave it out")
+
+
+def _number(text: str) -> int:
+    value = whole_number(text)
+    return -1 if value is None else value
+
+
+# --- fault targets ---
+#
+# What the faults of a scenario are aimed at, against the Cluster: what is not there would never go wrong.
+
+
+class Targets(NamedTuple):
+    """What there is for faults to meet, at some time of the scenario."""
+
+    #: All that is said of the Cluster: as it is from the start, and as it is changed later.
+    clusters: Sequence[Obj]
+    has_nodes: bool
+
+    def pools(self) -> dict[str, Any]:
+        """The pools by name; one of Spot machines if it ever is."""
+        rows = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
+        return {row["name"]: row for row in sorted(rows, key=lambda row: row.get("provisioning") == "spot")}
+
+    def makes_pools(self) -> bool:
+        """Whether pools are made whose names are not known yet."""
+        settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
+        return any("autoProvisioning" in each for each in settings)
+
+
+def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterator[FieldError]:
+    """All that faults are aimed at and that is not there, with its place."""
+    for fault in faults:
+        path, action = fault.path, fault.action
+        if isinstance(action, Conflicts | Restart):
+            continue
+        if not targets.clusters:
+            if not (isinstance(action, Drain) and targets.has_nodes):
+                remedy = "add a document of kind Cluster, or drop the fault"
+                yield FieldError(path, "there is no Cluster, so it would meet nobody", remedy)
+            continue
+        yield from _found_faults(action, path, targets)
+
+
+def _found_faults(action: object, path: str, targets: Targets) -> Iterator[FieldError]:
+    match action:
+        case Fail(pool=pool, slice=whole) if pool or whole:
+            yield from _pool_faults(pool or whole, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
+        case ReclaimSpot(pool=pool):
+            yield from _pool_faults(pool, f"{path}.reclaimSpot.pool", targets)
+            yield from _spot_faults(pool, f"{path}.reclaimSpot.pool", targets)
+        case Stockout(machine=machine, zone=zone):
+            yield from _machine_faults(machine, f"{path}.stockout.machine", targets)
+            zones = {each: None for cluster in targets.clusters for each in cluster["spec"]["zones"]}
+            if zone and zone not in zones:
+                yield _unknown(f"{path}.stockout.zone", "zone", zone, zones)
+        case SlowBoot(machine=machine):
+            yield from _machine_faults(machine, f"{path}.slowBoot.machine", targets)
+
+
+def _pool_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+    if name not in targets.pools() and not targets.makes_pools():
+        yield _unknown(path, "node pool", name, targets.pools())
+
+
+def _spot_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+    pool = targets.pools().get(name)
+    if pool is not None and pool.get("provisioning") != "spot":
+        provisioning = pool.get("provisioning", "standard")
+        problem = f"the machines of {name!r} are {provisioning}, so nobody takes them back"
+        yield FieldError(path, problem, "name a pool with `provisioning: spot`, or use fail")
+
+
+def _machine_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]:
+    known = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
+    if name not in known:
+        yield _unknown(path, "machine type", name, known)
+
+
+def _unknown(path: str, what: str, name: str, known: Collection[str]) -> FieldError:
+    close = get_close_matches(name, list(known), 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"name one that the Cluster has, such as {min(known)!r}"
+    return FieldError(path, f"unknown {what} {name!r}", hint if known else "the Cluster has none")
+
+
+# --- wait for pods ready ---
+#
+# A scenario's `waitForPodsReady`: as in Kueue's Configuration, but off where nobody asks for it.
+
+
+PATH: Final = "spec.waitForPodsReady"
+
+
+def pods_ready_policy(asked: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
+    """How long pods may take to be ready, as asked for; None: as long as they like."""
+    return kueue_configuration.pods_ready_policy(asked) if asked is not None and asked["enable"] else None
+
+
+def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
+    """What is wrong with it beside its structure: without any time nobody would ever be ready in time."""
+    if asked is not None and not parse_duration(asked["timeout"]):
+        remedy = "give a time such as 5m, or set enable to false"
+        yield faults.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
+
 
 #: No run goes on for longer, whatever keeps happening in it.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR

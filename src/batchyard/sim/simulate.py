@@ -19,10 +19,10 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
-from batchyard.base.garbage import rare_collections
+from batchyard.base.gc_tuning import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
-from batchyard.sim.books import Books
+from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
+from batchyard.sim.accounting import Books
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources

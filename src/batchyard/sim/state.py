@@ -11,8 +11,8 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
-from batchyard.core.kueue_settings import SIMULATED, KueueSettings
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
 from batchyard.store.log import Recovered
 
 #: What is left out where a state is read from elsewhere.

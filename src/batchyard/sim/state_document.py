@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.decode import decode
-from batchyard.api.documents import read_documents
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj, annotation, key_of
 from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.yaml_documents import read_documents
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
-from batchyard.client.places import received
-from batchyard.core.kueue_settings import SIMULATED, settings_of
+from batchyard.client.resource_paths import received
+from batchyard.scheduling.kueue_configuration import SIMULATED, settings_of
 from batchyard.sim.files import Source, ends_of, is_text, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State

@@ -15,10 +15,9 @@ from batchyard.api.meta import Obj, annotation, controller_of, group_kind
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_text
-from batchyard.sim.runtimes import owner_of, rounds_of
+from batchyard.sim.forecasting.run_times import owner_of, rounds_of, with_runtimes
 from batchyard.sim.state import State
 from batchyard.sim.state_document import LAST_APPLIED, TAKEN_AT, read_state
-from batchyard.sim.told_runtimes import with_runtimes
 
 _WORK: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD, scheme.POD})
 #: What somebody makes of other objects.

@@ -10,8 +10,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant
-from batchyard.ports.client import Reader
-from batchyard.ports.controller import EventRecord
+from batchyard.interfaces.client import Reader
+from batchyard.interfaces.controller import EventRecord
 
 
 @dataclass(slots=True)

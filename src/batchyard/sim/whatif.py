@@ -5,18 +5,20 @@ The change comes when the rest of its instant is done. Both runs have one seed, 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, Obj, group_kind, key_of
+from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of
+from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, seconds
-from batchyard.core.kueue_settings import KueueSettings
-from batchyard.core.lifecycle.workload import is_finished
+from batchyard.scheduling.kueue_configuration import KueueSettings
+from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.files import Source, read_sources
+from batchyard.sim.forecasting.run_times import age_of
 from batchyard.sim.result import Refusal, Result
-from batchyard.sim.runtimes import age_of
 from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
 from batchyard.sim.simulate import Options, Simulation
 from batchyard.sim.state import State
@@ -234,3 +236,80 @@ def _name(obj: Obj) -> str:
 
 def _queue(obj: Obj) -> str:
     return workload_view(obj).queue
+
+
+# --- unread ---
+#
+# What it costs an answer that some kind of objects could not be read.
+
+
+#: Kinds that only a platform of batchyard has.
+_OURS: Final = ".batchyard.dev"
+#: Without these nothing can be said at all.
+NEEDED: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
+_COSTS: Final = {
+    scheme.NAMESPACE: "namespaceSelectors are matched by names alone",
+    scheme.COHORT: "Cohorts have no quota of their own, and only the parents that queues name",
+    scheme.TOPOLOGY: "nothing is known of racks and blocks",
+    scheme.ADMISSION_CHECK: "queues with AdmissionChecks are taken for inactive",
+    scheme.PROVISIONING_REQUEST_CONFIG: "checks that ask for capacity are not looked into",
+    scheme.PROVISIONING_REQUEST: "who waits for capacity on request is not known",
+    scheme.POD_TEMPLATE: "what capacity was asked for is not known",
+    scheme.LIMIT_RANGE: "whoever breaks the limits of his namespace is taken to be in order",
+    scheme.PRIORITY_CLASS: "new jobs get no priority of a PriorityClass; those that are there keep theirs",
+    scheme.WORKLOAD_PRIORITY_CLASS: "new jobs get no priority of one; those that are there keep theirs",
+    scheme.JOB: "run times come from history alone, and Jobs cannot be asked about",
+    scheme.JOB_SET: "JobSets cannot be asked about, and their run times come from history alone",
+    scheme.POD: "nodes are taken to be empty, and pods cannot be asked about",
+    scheme.NODE: "only quota is looked at, no machines",
+    scheme.POD_DISRUPTION_BUDGET: "pods are taken to have no disruption budgets",
+    scheme.RESOURCE_QUOTA: "new pods are not held back by ResourceQuotas",
+}
+
+
+def cost_of(kind: str) -> str:
+    """What is not known without a kind, for people."""
+    info = kind_info(kind)
+    name = f"{info.plural}.{info.group}" if info.group else info.plural
+    return f"{name}: {_COSTS.get(kind, 'what they say is not looked at')}"
+
+
+def told_of(kinds: Iterable[str]) -> list[str]:
+    """The same of several."""
+    found = list(kinds)
+    own = [kind for kind in found if kind.endswith(_OURS)]
+    told = [cost_of(kind) for kind in found if kind not in own]
+    names = ", ".join(kind_info(kind).plural for kind in own)
+    return (
+        [*told, f"{names}: nothing of machines that come and go, if this is a platform of batchyard"] if own else told
+    )
+
+
+# --- subjects ---
+#
+# Whom a question is about: a Workload, or that of a Job or a JobSet.
+
+
+#: The kinds that may be asked about.
+KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
+
+
+def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
+    """The Workload of a subject, by namespace and name; None if it has none. Of several the one that goes on."""
+    if subject.kind == scheme.WORKLOAD:
+        return str(subject) if subject in objects else None
+    kind = kind_info(subject.kind).kind
+    found = []
+    for key, obj in objects.items():
+        if key.kind != scheme.WORKLOAD or key.namespace != subject.namespace:
+            continue
+        owner = controller_of(obj)
+        if owner is not None and owner["kind"] == kind and owner["name"] == subject.name:
+            found.append(workload_view(obj))
+    found.sort(key=lambda view: (view.finished, -view.created, view.key))
+    return found[0].key if found else None
+
+
+def subjects_told_of(subject: Key) -> dict[str, str]:
+    """A subject as documents name it."""
+    return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}

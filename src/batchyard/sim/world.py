@@ -4,14 +4,14 @@ A run applies the scenario's steps, lets everything follow from them, and stops 
 to happen. What controllers write in batches is written before the end, so that the objects say how things stand.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
+from batchyard.admission_plugins.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
@@ -19,25 +19,53 @@ from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.core.placement.profile import Profile
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
-from batchyard.ports.controller import EventRecord
-from batchyard.runtime.bare_workloads import BareWorkloads
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.node_agent import NodeAgents
-from batchyard.runtime.pace import pace_of
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, Delete, Update, Write, WriteResult
+from batchyard.interfaces.controller import EventRecord
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.node_agent import NodeAgents
+from batchyard.placement.resources import Profile
+from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
-from batchyard.sim.faults import ScheduledFault
-from batchyard.sim.faulty_client import FaultyClient, Trouble
-from batchyard.sim.injection import Injection
-from batchyard.sim.merge import merged
+from batchyard.sim.faults.faults import ScheduledFault
+from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
+from batchyard.sim.faults.injection import Injection
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.state import State, as_added
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store, remembered
 from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+# --- merge ---
+#
+# What an object becomes when a user applies its manifest once more, as `kubectl apply` works it out.
+#
+# Only what changed since the manifest was applied before is written: what it says anew, and what it says no more. All
+# else stays as it is stored, so that what the platform wrote in between is kept. Where no manifest was applied before,
+# everything that this one says is written, and nothing removed.
+
+
+def merged(stored: Obj, last: Obj, new: Obj) -> dict[str, Any]:
+    """The stored object with the changes from the last manifest to the new one.
+
+    Mappings are merged by key; lists are replaced as a whole, also those that kubectl merges by the names of items.
+    Unlike kubectl, it leaves a field alone that was changed since but is in both manifests the same: manifests are
+    complete here, and most of their fields are defaults that no user wrote.
+    """
+    kept = {field: value for field, value in stored.items() if field in new or field not in last}
+    for field, value in new.items():
+        before, now = last.get(field), kept.get(field)
+        if field in last and before == value:
+            continue
+        kept[field] = merged(_mapping(now), _mapping(before), value) if isinstance(value, Mapping) else value
+    return kept
+
+
+def _mapping(value: object) -> Obj:
+    """The value if it has fields; else no fields."""
+    return value if isinstance(value, Mapping) else {}
+
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """When every simulated world begins."""

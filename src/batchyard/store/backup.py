@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Final
 
+from batchyard.store.commit_mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
 from batchyard.store.journal import LEAP
 from batchyard.store.journal_file import (
     Contents,
@@ -26,7 +27,6 @@ from batchyard.store.journal_file import (
     told,
     write_floor,
 )
-from batchyard.store.mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
 
 #: What every file of SQLite begins with.
 _SQLITE: Final = b"SQLite format 3\0"

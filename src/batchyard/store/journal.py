@@ -23,7 +23,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.store.commit_mark import BadMark, JournalError, Mark, Marked, rename_for_good
 from batchyard.store.journal_file import (
     BUSY_FOR,
     Contents,
@@ -39,7 +40,6 @@ from batchyard.store.journal_file import (
     write_floor,
 )
 from batchyard.store.log import Recovered
-from batchyard.store.mark import BadMark, JournalError, Mark, Marked, rename_for_good
 
 #: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
 LEAP: Final = 1_000_000_000

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api.meta import Key, Obj
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.store.commit_mark import JournalError
 from batchyard.store.log import Recovered
-from batchyard.store.mark import JournalError
 
 FORMAT: Final = 1
 """The version of the file's layout, in SQLite's `user_version`."""

@@ -14,7 +14,7 @@ import msgspec
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unreadable
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, TooBroad, Unreadable
 from batchyard.store.journal_file import DAMAGE, is_of_the_disk, told, told_of
 
 #: So many entries are kept.

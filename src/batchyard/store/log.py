@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj
-from batchyard.base.check import invariant
-from batchyard.ports.client import WatchEvent
+from batchyard.base.invariants import invariant
+from batchyard.interfaces.client import WatchEvent
 
 Listener: TypeAlias = Callable[[WatchEvent], None]
 

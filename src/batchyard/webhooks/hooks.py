@@ -4,12 +4,13 @@ Sources: Kueue's config/components/webhook, JobSet's config/components/webhook. 
 webhooks here, so that there is one for some kinds more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from batchyard import controller_groups
 from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.controllers import groups
 
 #: The paths at which the operator is asked.
 MUTATE: Final = "/mutate"
@@ -45,18 +46,18 @@ class Hook(NamedTuple):
 
 
 _MUTATED: Final = {
-    groups.ADMISSION: (
+    controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR),
         *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
     ),
-    groups.JOBSET: (scheme.JOB_SET, scheme.POD),
+    controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 _VALIDATED: Final = {
-    groups.ADMISSION: (
+    controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY),
     ),
-    groups.JOBSET: (scheme.JOB_SET, scheme.POD),
+    controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 #: Kinds of whose status a webhook is asked too.
 _WITH_STATUS: Final = (scheme.WORKLOAD,)
@@ -74,3 +75,45 @@ def _hooks(of: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
         operations = _CREATED if mutates or kind == scheme.POD else _WRITTEN
         parts = ("status",) if kind in _WITH_STATUS and not mutates else ()
         yield Hook(f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, parts)
+
+
+# --- lookups ---
+#
+# What answers look up: they are worked out from what is known, and again once what they lacked has been asked for.
+
+
+class Question(NamedTuple):
+    """An object by its key, or the pods of a Job by the Job's uid."""
+
+    key: Key
+    owner: str = ""
+
+
+class Unknown(Exception):  # noqa: N818 - what it is
+    """Somebody looked up what is not known yet."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(str(question))
+        self.question = question
+
+
+class Lookups:
+    """What is known for one answer; Unknown for all else."""
+
+    def __init__(self, namespace: str, known: Mapping[Question, Sequence[Obj]]) -> None:
+        self._namespace = namespace
+        self._known = known
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+        found = self._found(Question(key))
+        return found[0] if found else None
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """The pods of a Job."""
+        return self._found(Question(Key("", self._namespace, ""), uid))
+
+    def _found(self, question: Question) -> Sequence[Obj]:
+        if question not in self._known:
+            raise Unknown(question)
+        return self._known[question]

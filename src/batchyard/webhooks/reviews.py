@@ -12,17 +12,44 @@ from typing import Any, Final
 
 import msgspec
 
+from batchyard.admission_plugins.queued_jobs import check_queue_kept, queue_job
 from batchyard.api import conversion, defaults, scheme, validation
-from batchyard.api.admission.default_queues import check_queue_kept
-from batchyard.api.admission.queued_jobs import queue_job
-from batchyard.api.defaults.jobset import jobset_defaults
+from batchyard.api.defaults.kueue import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.selectors import Selector
-from batchyard.controllers.groups import ADMISSION, JOBSET
-from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
-from batchyard.webhooks.lookups import Lookups
-from batchyard.webhooks.patches import patch_between
+from batchyard.controller_groups import ADMISSION, JOBSET
+from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
+from batchyard.webhooks.hooks import Lookups
+
+# --- patches ---
+#
+# What makes one object of another, as a JSON patch (RFC 6902).
+
+
+def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The operations: fields of objects one by one, lists whole."""
+    return list(_operations(before, after, ""))
+
+
+def _operations(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    for field in before:
+        if field not in after:
+            yield {"op": "remove", "path": f"{path}/{_escaped(field)}"}
+    for field, value in after.items():
+        place = f"{path}/{_escaped(field)}"
+        old = before.get(field)
+        if field not in before:
+            yield {"op": "add", "path": place, "value": value}
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            yield from _operations(old, value, place)
+        elif old != value:
+            yield {"op": "replace", "path": place, "value": value}
+
+
+def _escaped(field: str) -> str:
+    return field.replace("~", "~0").replace("/", "~1")
+
 
 _ADMISSION: Final = "admission.k8s.io/v1"
 _CONVERSION: Final = "apiextensions.k8s.io/v1"

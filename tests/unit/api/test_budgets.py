@@ -7,7 +7,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.decode import decode
 from batchyard.api.meta import Obj
-from batchyard.api.tables import table
+from batchyard.api.printing import table
 from batchyard.base.instant import HOUR
 
 COST = "cost.batchyard.dev/v1alpha1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.configuration import InvalidConfiguration, read_configuration
+from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import CONFIGURATION, kind_info
 

@@ -6,8 +6,7 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.schema import tables
-from batchyard.api.schema.descriptions import description
-from batchyard.api.schema.tables import scope_for
+from batchyard.api.schema.tables import description, scope_for
 
 #: Kinds of which nothing is stored.
 ASKED = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.documents import ALIASED_VALUES_MAX, NESTING_MAX, Document, read_documents
+from batchyard.api.yaml_documents import ALIASED_VALUES_MAX, NESTING_MAX, Document, read_documents
 
 
 def values(text: str) -> list[Any]:

@@ -8,9 +8,9 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
 from batchyard.api.schema import completed, settle, validate, with_defaults
-from batchyard.api.schema.flaws import path_text
+from batchyard.api.schema.compiled_checks import REMEMBERED_MAX, Compiler
 from batchyard.api.schema.tables import NATIVE, Field, Scope, scope
-from batchyard.api.schema.visitors import REMEMBERED_MAX, Compiler
+from batchyard.api.schema.violations import path_text
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.schema.nearest import LOOSE_SHARE, STRICT_SHARE, edit_distance, nearest
+from batchyard.api.schema.violations import LOOSE_SHARE, STRICT_SHARE, edit_distance, nearest
 
 short_texts = st.text(alphabet="abcd", max_size=6)
 

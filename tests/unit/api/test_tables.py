@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api import scheme, tables
+from batchyard.api import printing, scheme
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 
@@ -38,8 +38,8 @@ def make(kind: str, name: str = "a", *, age: int = 0, **fields: Any) -> dict[str
 
 def cells(obj: dict[str, Any], *, wide: bool = False) -> dict[str, str]:
     """The cells of an object by column."""
-    names = [column.name for column in tables.columns(scheme_kind(obj), wide=wide)]
-    return dict(zip(names, tables.row(obj, now=NOW, wide=wide), strict=True))
+    names = [column.name for column in printing.columns(scheme_kind(obj), wide=wide)]
+    return dict(zip(names, printing.row(obj, now=NOW, wide=wide), strict=True))
 
 
 def scheme_kind(obj: dict[str, Any]) -> str:
@@ -65,10 +65,10 @@ def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
     crd = yaml.safe_load(next(CRDS.glob(f"*_{scheme.kind_info(kind).plural}.yaml")).read_text("utf-8"))
     for version in crd["spec"]["versions"]:
         declared = [
-            tables.Column(column["name"], column.get("priority", 0), column["type"], column.get("format", ""))
+            printing.Column(column["name"], column.get("priority", 0), column["type"], column.get("format", ""))
             for column in version.get("additionalPrinterColumns", [{"name": "Age", "type": "date"}])
         ]
-        assert tables.columns(kind, wide=True) == [tables.Column("Name"), *declared]
+        assert printing.columns(kind, wide=True) == [printing.Column("Name"), *declared]
 
 
 def test_columns_of_priority_1_show_only_when_wide() -> None:
@@ -89,8 +89,8 @@ def test_clusterqueues_read_as_in_the_guide() -> None:
         make(scheme.CLUSTER_QUEUE, name, spec=spec, status={"pendingWorkloads": 0, "admittedWorkloads": admitted})
         for name, admitted in [("cq-team-a-compact", 0), ("cq-team-a-lp", 4)]
     ]
-    table = tables.table(scheme.CLUSTER_QUEUE, objs, now=NOW, wide=True, namespaces=False)
-    assert tables.format_table(table).splitlines() == [
+    table = printing.table(scheme.CLUSTER_QUEUE, objs, now=NOW, wide=True, namespaces=False)
+    assert printing.format_table(table).splitlines() == [
         "NAME                COHORT     STRATEGY     PENDING WORKLOADS   ADMITTED WORKLOADS",
         "cq-team-a-compact   team-a-b   StrictFIFO   0                   0",
         "cq-team-a-lp        team-a-b   StrictFIFO   0                   4",
@@ -99,15 +99,15 @@ def test_clusterqueues_read_as_in_the_guide() -> None:
 
 def test_namespaces_come_first_when_asked_for() -> None:
     queue = make(scheme.LOCAL_QUEUE, metadata={"namespace": "team-a"}, spec={"clusterQueue": "cq"})
-    assert tables.table(scheme.LOCAL_QUEUE, [queue], now=NOW, wide=False, namespaces=True) == [
+    assert printing.table(scheme.LOCAL_QUEUE, [queue], now=NOW, wide=False, namespaces=True) == [
         ["NAMESPACE", "NAME", "CLUSTERQUEUE", "PENDING WORKLOADS", "ADMITTED WORKLOADS"],
         ["team-a", "a", "cq", "", ""],
     ]
 
 
 def test_an_empty_list_has_a_header() -> None:
-    table = tables.table(scheme.COHORT, [], now=NOW, wide=False, namespaces=False)
-    assert tables.format_table(table) == "NAME   AGE\n"
+    table = printing.table(scheme.COHORT, [], now=NOW, wide=False, namespaces=False)
+    assert printing.format_table(table) == "NAME   AGE\n"
 
 
 def test_a_workload_shows_where_its_quota_is_reserved() -> None:
@@ -237,19 +237,19 @@ def test_a_pod_template_shows_its_labels() -> None:
 
 
 def test_an_object_without_creation_time_has_no_known_age() -> None:
-    assert tables.row({"apiVersion": "v1", "kind": "Other", "metadata": {"name": "a"}}, now=NOW, wide=False) == [
+    assert printing.row({"apiVersion": "v1", "kind": "Other", "metadata": {"name": "a"}}, now=NOW, wide=False) == [
         "a",
         "<unknown>",
     ]
 
 
 def test_a_column_is_never_narrower_than_six() -> None:
-    assert tables.format_table([["A", "B"], ["1", "2"]]) == "A     B\n1     2\n"
+    assert printing.format_table([["A", "B"], ["1", "2"]]) == "A     B\n1     2\n"
 
 
 def test_padding_before_an_empty_last_cell_stays_as_kubectl_leaves_it() -> None:
-    assert tables.format_table([["NAME", "COHORT"], ["a", ""]]) == "NAME   COHORT\na      \n"
+    assert printing.format_table([["NAME", "COHORT"], ["a", ""]]) == "NAME   COHORT\na      \n"
 
 
 def test_a_cell_ends_at_its_first_line_break() -> None:
-    assert tables.format_table([["one\ntwo", "\x1b[31mred"]]) == "one...    [31mred\n"
+    assert printing.format_table([["one\ntwo", "\x1b[31mred"]]) == "one...    [31mred\n"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api import scheme, tables
+from batchyard.api import printing, scheme
 
 Obj = dict[str, Any]
 RUNNING: Obj = {"running": {"startedAt": make.stamp()}}
@@ -21,8 +21,8 @@ def obj(kind: str, *, now: float = 60, metadata: Obj | None = None, **fields: An
         "metadata": make.metadata("it", **(metadata or {})),
         **fields,
     }
-    names = [column.name for column in tables.columns(kind, wide=True)]
-    return dict(zip(names, tables.row(made, now=make.at(now), wide=True), strict=True))
+    names = [column.name for column in printing.columns(kind, wide=True)]
+    return dict(zip(names, printing.row(made, now=make.at(now), wide=True), strict=True))
 
 
 def container(state: Obj, name: str = "c", **fields: Any) -> Obj:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.decode import decode
-from batchyard.api.tables import row
+from batchyard.api.printing import row
 from batchyard.api.validation import validate_update
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
 

@@ -2,7 +2,7 @@
 
 import make
 from batchyard.api.meta import Key, Obj, controller_reference, key_of
-from batchyard.api.views.owners import ancestry, jobs_above
+from batchyard.api.views.ownership import ancestry, jobs_above
 from edits import edited
 
 

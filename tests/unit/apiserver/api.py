@@ -12,26 +12,26 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.audit import Audited
-from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.auth.security import security_of
+from batchyard.apiserver.auth.tokens import Tokens
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.custom.definitions import definition_resource
-from batchyard.apiserver.custom.serving import CustomResources
-from batchyard.apiserver.renamed_events import events_resource
+from batchyard.apiserver.crd.definitions import definition_resource
+from batchyard.apiserver.crd.serving import CustomResources
+from batchyard.apiserver.events_v1 import events_resource
+from batchyard.apiserver.handlers.watch import WatchStream
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.security import security_of
+from batchyard.apiserver.responses import Conversation, Later, Ongoing, Reply
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.streams import Conversation, Later, Ongoing, Reply
 from batchyard.apiserver.subresources import with_subresources
-from batchyard.apiserver.tokens import Tokens
-from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.kernel import VirtualKernel
-from batchyard.live.answers import encoded
-from batchyard.ports.client import WatchEvent, Write, WriteResult
-from batchyard.runtime.containers import SimulatedContainers
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import WatchEvent, Write, WriteResult
+from batchyard.kubelet.simulated.containers import SimulatedContainers
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.server.http.dispatcher import encoded
 from batchyard.store.memory import Store
 
 #: Namespaces that are there without being made.

@@ -7,13 +7,13 @@ from batchyard.api.conditions import is_true
 from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.decode import decode
 from batchyard.api.meta import Key
-from batchyard.api.tables import row
-from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.apiserver.own_service import own_service
-from batchyard.apiserver.watching import WatchStream
-from batchyard.controllers.custom_resources import CustomResourceDefinitions
-from batchyard.live.provided import ProvidedObjects, provided_role
-from batchyard.ports.client import Create
+from batchyard.api.printing import row
+from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
+from batchyard.apiserver.handlers.watch import WatchStream
+from batchyard.apiserver.kubernetes_service import own_service
+from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
+from batchyard.interfaces.client import Create
+from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
 from unit.apiserver.api import Api
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -3,11 +3,11 @@
 import pytest
 
 from batchyard.api.decode import decode
-from batchyard.apiserver.authentication import AUTHENTICATED, User
-from batchyard.apiserver.authorization import Attributes
-from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.apiserver.rbac import Rbac
-from batchyard.controllers.cluster_roles import ClusterRoleAggregation
+from batchyard.apiserver.auth.authentication import AUTHENTICATED, User
+from batchyard.apiserver.auth.authorization import Attributes
+from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
+from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation
 from stage import Stage
 from unit.apiserver.roles import binding, group
 

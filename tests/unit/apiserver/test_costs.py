@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.managed.claims import UPDATERS_MAX
-from batchyard.apiserver.registry import OBJECT_MAX
+from batchyard.apiserver.apply.managed_fields import UPDATERS_MAX
+from batchyard.apiserver.handlers.write import OBJECT_MAX
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"

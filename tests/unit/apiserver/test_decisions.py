@@ -8,12 +8,12 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of
-from batchyard.apiserver.authentication import User
-from batchyard.apiserver.authorization import Authorizer
-from batchyard.apiserver.decisions import decisions
-from batchyard.apiserver.rbac import Rbac
+from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authorization import Authorizer
+from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.apiserver.subresources.decisions import decisions
 from batchyard.base.instant import SECOND
-from batchyard.ports.decisions import DecisionRecord
+from batchyard.interfaces.observers import DecisionRecord
 from batchyard.store.ledger import LedgerFile
 from unit.apiserver import roles
 from unit.apiserver.api import Api

@@ -11,8 +11,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import kind_of
 from batchyard.api.scheme import kind_info
-from batchyard.apiserver.custom.definitions import DefinitionStrategy
-from batchyard.apiserver.custom.strategy import CustomStrategy
+from batchyard.apiserver.crd.definitions import DefinitionStrategy
+from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.openapi.definitions import Conversion, definition_of
 
 CRDS = Path(__file__).parents[4] / "shared" / "crds"

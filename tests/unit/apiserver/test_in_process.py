@@ -1,8 +1,8 @@
 """What controllers change in an object that came through the API is theirs from then on."""
 
+from batchyard.apiserver.apply.controller_manager import InProcess
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.managed.in_process import InProcess
-from batchyard.ports.client import Update
+from batchyard.interfaces.client import Update
 from unit.apiserver.api import Api
 
 JOBS = "/apis/batch/v1/namespaces/team-a/jobs"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver import listing
+from batchyard.apiserver.handlers import list as listing
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/default/configmaps"

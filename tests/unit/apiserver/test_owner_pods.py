@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchyard.apiserver.authentication import MASTERS, User
-from batchyard.apiserver.authorization import Attributes, Decision
-from batchyard.apiserver.owner_pods import OwnerPods
+from batchyard.apiserver.auth.authentication import MASTERS, User
+from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.auth.security import OwnerPods
 
 LACKS = "this machine cannot isolate pods"
 OWNER, ANNA = User("admin", (MASTERS,)), User("anna", ("team-a",))

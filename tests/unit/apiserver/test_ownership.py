@@ -6,9 +6,9 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import POD, SERVICE, kind_info
-from batchyard.apiserver.managed.claims import UPDATERS_MAX, Author, Versions, applied, check_config, updated
+from batchyard.apiserver.apply.managed_fields import UPDATERS_MAX, Author, Versions, applied, check_config, updated
+from batchyard.apiserver.merge_schema import Shape, shape_of_kind
 from batchyard.apiserver.request import Refused
-from batchyard.apiserver.shapes import Shape, shape_of_kind
 from unit.apiserver.api import Api
 
 META = {"name": "a", "namespace": "default"}

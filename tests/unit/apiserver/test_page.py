@@ -7,10 +7,11 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.access import Access
-from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
-from batchyard.apiserver.authorization import Attributes, Decision
-from batchyard.apiserver.page import (
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.auth.filters import Access
+from batchyard.apiserver.auth.tokens import Tokens, page_token
+from batchyard.apiserver.dashboard import (
     FILES,
     LOOKERS_MAX,
     LOOKERS_OF_ONE_MAX,
@@ -21,11 +22,10 @@ from batchyard.apiserver.page import (
     ModelStream,
 )
 from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.tokens import Tokens, page_token
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import EventType, WatchEvent
-from batchyard.web.assets import HEADERS, asset
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.dashboard.assets import HEADERS, asset
+from batchyard.interfaces.client import EventType, WatchEvent
 from unit.apiserver.api import Sealed
 
 OWNER = User("owner", (MASTERS,))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.authentication import User
+from batchyard.apiserver.auth.authentication import User
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.request import Response
-from batchyard.live.answers import encoded
+from batchyard.server.http.dispatcher import encoded
 from unit.apiserver.api import Api
 
 CORE = "/api/v1/namespaces/team"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchyard.apiserver.authentication import User
-from batchyard.apiserver.authorization import Attributes
-from batchyard.apiserver.rules import Rule, uncovered
+from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authorization import Attributes
+from batchyard.apiserver.auth.rbac import Rule, uncovered
 
 ANNA = User("anna", ())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.authentication import User
+from batchyard.apiserver.auth.authentication import User
 from batchyard.apiserver.request import Response
 from unit.apiserver.api import Api, config_map
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import JOB, POD, kind_info
-from batchyard.apiserver.shapes import Shape, shape_of_kind, shape_of_schema
-from batchyard.apiserver.strict import pruned
+from batchyard.apiserver.decoding import pruned
+from batchyard.apiserver.merge_schema import Shape, shape_of_kind, shape_of_schema
 
 TEXT = {"type": "string"}
 PORT = {"properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}}

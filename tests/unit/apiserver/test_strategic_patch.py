@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import NODE, POD, kind_info
+from batchyard.apiserver.merge_schema import shape_of_kind
 from batchyard.apiserver.patch.strategic import strategically_merged
 from batchyard.apiserver.request import Refused
-from batchyard.apiserver.shapes import shape_of_kind
 
 SHAPE = shape_of_kind(kind_info(POD), "v1")
 A, B, C = ({"name": name, "image": f"{name}:1"} for name in "abc")

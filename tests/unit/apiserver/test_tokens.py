@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.tokens import ISSUER
+from batchyard.apiserver.auth.tokens import ISSUER
 from unit.apiserver.api import Api
 
 ACCOUNTS = "/api/v1/namespaces/team/serviceaccounts"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.authentication import User
+from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.handlers.watch import WatchStream
 from batchyard.apiserver.request import Request
-from batchyard.apiserver.watching import WatchStream
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.defaults.pod import pod_defaults
+from batchyard.api.defaults.kubernetes import pod_defaults
 from batchyard.api.meta import Key, key_of
-from batchyard.api.whole_seconds import as_stored
+from batchyard.api.wire_times import as_stored
 from unit.apiserver.api import Api
 from unit.core.node_make import pod
 

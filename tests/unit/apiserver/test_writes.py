@@ -9,9 +9,9 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.authentication import User
+from batchyard.apiserver.auth.authentication import User
 from batchyard.apiserver.request import Refused, Response
-from batchyard.apiserver.streams import Later
+from batchyard.apiserver.responses import Later
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"

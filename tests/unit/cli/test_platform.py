@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from batchyard.cli.app import app
-from batchyard.shipped import find_folder, read_folder
+from batchyard.package_data import find_folder, read_folder
 
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 

@@ -8,8 +8,8 @@ import pytest
 from batchyard.cli.progress import fraction_done
 from batchyard.cli.trace import LINES_MAX
 from batchyard.sim.simulate import Options
-from batchyard.sim.trace import read_trace
 from batchyard.sim.trace_report import TraceRun
+from batchyard.sim.traces import read_trace
 from unit.cli.conftest import Batchyard
 from unit.sim.trace_make import PODS, write_trace
 

@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from batchyard.api import scheme
+from batchyard.apiserver.handlers.watch import WatchStream
 from batchyard.apiserver.request import Response
-from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import MILLISECOND
-from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.kernel import VirtualKernel
+from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
+from batchyard.controller_runtime.kernel import VirtualKernel
 from unit.apiserver.api import Api
 
 START = 1_767_225_600_000_000

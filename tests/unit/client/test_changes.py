@@ -12,11 +12,11 @@ import make
 from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.apiserver.patch.merge import merged
+from batchyard.apiserver.patch import merged
 from batchyard.client.changes import ADMISSION, PODS_READY, RECLAIMABLE, merge_patch
-from batchyard.client.wire import HttpRequest
-from batchyard.core.lifecycle.field_ownership import handed_over, has_former_owner
-from batchyard.ports.client import Update, UpdateStatus, Write, WriteResult
+from batchyard.client.transport import HttpRequest
+from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
+from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
 from unit.client.served import Served
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"

@@ -4,10 +4,9 @@ from typing import Any
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.client.election import Election, Terms
-from batchyard.client.leadership import Leadership
-from batchyard.client.wire import HttpAnswer
-from batchyard.kernel import VirtualKernel
+from batchyard.client.leader_election import Election, Leadership, Terms
+from batchyard.client.transport import HttpAnswer
+from batchyard.controller_runtime.kernel import VirtualKernel
 from unit.apiserver.api import Api
 from unit.client.served import START, Line
 

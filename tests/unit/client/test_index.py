@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard.api.meta import Key, Obj
-from batchyard.client.index import OwnerIndex
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.client.cache import OwnerIndex
+from batchyard.interfaces.client import EventType, WatchEvent
 
 
 def owned(name: str, *uids: str) -> Obj:

@@ -4,7 +4,7 @@ from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer, Scope
-from batchyard.client.wire import HttpAnswer
+from batchyard.client.transport import HttpAnswer
 
 ONE = Scope("team", "fieldSelector=metadata.name%3Da")
 EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')

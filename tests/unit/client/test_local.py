@@ -9,8 +9,8 @@ from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, Propagation, Update, WatchEvent, Write, WriteResult
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, Delete, EventType, Propagation, Update, WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
 
 START = parse_time("2026-01-01T00:00:00Z")

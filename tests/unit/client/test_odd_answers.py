@@ -5,8 +5,8 @@ taken to be done, because of them.
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.ports.client import Create, Delete, Update, Write
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.interfaces.client import Create, Delete, Update, Write
 from unit.client.served import Served
 from unit.client.test_election import Rivals
 from unit.client.test_rest import config_map, failing, key, put, served, write

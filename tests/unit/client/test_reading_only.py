@@ -4,11 +4,9 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.client.rate_limit import RateLimit
-from batchyard.client.reading_only import ReadingOnly, WriteRefusedError
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.ports.client import Delete
+from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, ReadingOnly, WriteRefusedError
+from batchyard.interfaces.client import Delete
 from unit.client.served import Served
 
 

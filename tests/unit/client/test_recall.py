@@ -4,10 +4,10 @@ import pytest
 
 import make
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.client.collector import Scopes
+from batchyard.client.garbage_collector import Scopes
 from batchyard.client.local import LocalClient
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Delete, EventType, Propagation, WatchEvent
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Delete, EventType, Propagation, WatchEvent
 from batchyard.store.log import Recovered
 from batchyard.store.memory import Store
 

@@ -7,8 +7,8 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, RefusedForNow, Unanswered
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.ports.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
 from unit.client.served import Served
 
 PATH = "/api/v1/namespaces/team/configmaps"

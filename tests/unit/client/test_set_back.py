@@ -1,7 +1,7 @@
 """A server that knows less than it has told: set back to an old copy of its storage, or begun anew at its address."""
 
-from batchyard.client.wire import HttpAnswer
-from batchyard.ports.client import Create, Delete, WriteResult
+from batchyard.client.transport import HttpAnswer
+from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.apiserver.api import Api
 from unit.client.served import Served
 from unit.client.test_rest import LOST, changes, config_map, key, put, served, write

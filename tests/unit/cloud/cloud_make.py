@@ -8,13 +8,13 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of, with_status
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
+from batchyard.cloud.catalog.instances import new_instance, phase_of
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.runner import Runner
-from batchyard.core.machines.instances import new_instance, phase_of
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Update, UpdateStatus, Write, WriteResult
-from batchyard.ports.controller import EventRecord
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
+from batchyard.interfaces.controller import EventRecord
 from batchyard.store.memory import Store
 from stage import Stage
 

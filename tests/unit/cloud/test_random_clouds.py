@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api import scheme
-from batchyard.core.machines.instances import is_leaving, phase_of
-from batchyard.ports.client import WatchEvent
+from batchyard.cloud.catalog.instances import is_leaving, phase_of
+from batchyard.interfaces.client import WatchEvent
 from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
 
 L4, TPU = "g2-standard-24", "ct5lp-hightpu-4t"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
+from batchyard.cloud.catalog.instances import phase_of
 from batchyard.cloud.cluster_objects import initial_objects
-from batchyard.core.machines.instances import phase_of
 from unit.cloud.cloud_make import ZONE, Cloud, Died, autoscaled, cluster, instance, resize_request
 
 TPU = "ct5lp-hightpu-4t"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cloud.stock import Demand, Refusal, Slot, Stock, demand_of, invalid
-from batchyard.core.machines.catalog import builtin_catalog
+from batchyard.cloud.capacity_pool import Demand, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.cloud.catalog.machine_types import builtin_catalog
 from unit.cloud.cloud_make import ZONE, cluster, node_pool
 
 CATALOG = builtin_catalog()

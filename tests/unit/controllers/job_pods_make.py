@@ -7,10 +7,10 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, key_of, with_path
 from batchyard.client.local import Admission, LocalClient
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.controllers.runner import Runner
-from batchyard.ports.client import Delete, Listener, Reader, Update, UpdateStatus
-from batchyard.ports.controller import Controller
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Delete, Listener, Reader, Update, UpdateStatus
+from batchyard.interfaces.controller import Controller
+from batchyard.jobs.job.controller import JobPods
 from batchyard.store.memory import Store
 from stage import Stage
 

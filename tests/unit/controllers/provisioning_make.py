@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import make
+from batchyard.admissionchecks.config import ProvisioningChecks
+from batchyard.admissionchecks.controller import ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.conditions import with_condition
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.queue_status import QueueStatus
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.jobs.jobset import JobSetIntegration
-from batchyard.controllers.provisioning.checks import ProvisioningChecks
-from batchyard.controllers.provisioning.controller import ProvisioningController
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.checks import checks_of
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.queue_status import QueueStatus
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.checks import checks_of
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage
 from yard import queue
 

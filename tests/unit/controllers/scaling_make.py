@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import make
+from batchyard.admission_plugins.pods import admit_pod
 from batchyard.api import scheme
-from batchyard.api.admission.pods import admit_pod
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, key_of, with_status
+from batchyard.autoscaler.controller import Autoscaler
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.autoscaler.controller import Autoscaler
-from batchyard.controllers.autoscaler.index import ScalingIndex
-from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
-from batchyard.controllers.nodes.health import NodeHealth
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.controllers.runner import Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Delete, UpdateStatus
-from batchyard.ports.controller import Controller, EventRecord
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Delete, UpdateStatus
+from batchyard.interfaces.controller import Controller, EventRecord
+from batchyard.nodes.health import NodeHealth
+from batchyard.placement.controller import PlacementController
 from batchyard.store.memory import Store
 from stage import Stage
 from unit.cloud.cloud_make import MortalClient

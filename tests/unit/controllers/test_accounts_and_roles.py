@@ -4,8 +4,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.controllers.cluster_roles import ClusterRoleAggregation
-from batchyard.controllers.service_accounts import ServiceAccounts
+from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation, ServiceAccounts
 from stage import Stage
 from unit.apiserver.roles import role, rule
 

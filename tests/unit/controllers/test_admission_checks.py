@@ -5,14 +5,14 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.checks import checks_of
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.checks import checks_of
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, said
 from yard import group, queue
 

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.scheduling.workload import lifecycle
 from watcher import Watcher, assumed, holding, open_queue
 from yard import group, queue, workload
 

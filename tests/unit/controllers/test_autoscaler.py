@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
-from batchyard.controllers.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.index import ScalingIndex
 from unit.controllers.scaling_make import ZONES, Scaled, cluster, pod, pool
 
 A, B, C = ZONES

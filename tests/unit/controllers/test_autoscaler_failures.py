@@ -4,9 +4,9 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
-from batchyard.controllers.autoscaler.index import BACKOFFS, STATUS
-from batchyard.core.machines.instances import new_instance
-from batchyard.core.scaling.backoff import read_backoffs
+from batchyard.autoscaler.expander import read_backoffs
+from batchyard.autoscaler.index import BACKOFFS, STATUS
+from batchyard.cloud.catalog.instances import new_instance
 from unit.controllers.scaling_make import ZONES, Scaled, cluster, pod, pool
 
 A, B, _ = ZONES

@@ -8,14 +8,14 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.pods_ready import PodsReadyGate
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, tell_pods_ready
-from batchyard.ports.client import Update
+from batchyard.interfaces.client import Update
+from batchyard.scheduling.block_admission import PodsReadyGate
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, tell_pods_ready
 from stage import Stage, said
 from yard import preemption, queue, workload
 

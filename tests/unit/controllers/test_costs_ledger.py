@@ -7,16 +7,15 @@ import pytest
 
 import make
 from batchyard import simulate
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, Statement, statement_of
+from batchyard.accounting.ledger import BY_TEAM, Detail, Ledger
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.client.local import LocalClient
-from batchyard.controllers.costs.ledger import BY_TEAM, Detail, Ledger
-from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS
-from batchyard.core.costs.statement import Statement, statement_of
-from batchyard.core.machines.prices import node_rate
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
+from batchyard.cloud.catalog.prices import node_rate
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.store.memory import Store
 
 CLOUD = "cloud.batchyard.dev/v1alpha1"

@@ -1,16 +1,16 @@
 """Records of hours become those of days, and these those of months; what they say stays the same."""
 
+from batchyard.accounting.accounts import DONE, Place
+from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, shortened
+from batchyard.accounting.records import PLATFORM, Amount, hour_name, record, specs_of
+from batchyard.accounting.report import report
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.costs.retention import DAY, DAYS_KEPT, HOURS_KEPT, shortened
-from batchyard.core.costs.accounts import DONE, Place
-from batchyard.core.costs.records import PLATFORM, Amount, hour_name, record, specs_of
-from batchyard.core.costs.report import report
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, WriteResult
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, WriteResult
 from batchyard.store.memory import Store
 
 BEGIN = parse_time("2026-01-30T00:00:00Z")

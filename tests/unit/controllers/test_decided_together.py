@@ -5,16 +5,16 @@ from collections import Counter
 import make
 from batchyard.api import scheme
 from batchyard.client.local import LocalClient
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.controllers.runner import Runner
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.workload import has_quota_reservation
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Write
-from batchyard.ports.controller import Controller, EventRecord
-from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create, Write
+from batchyard.interfaces.controller import Controller, EventRecord
+from batchyard.placement.controller import PlacementController
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.lifecycle import has_quota_reservation
+from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
 from batchyard.store.memory import Store
 from watcher import open_queue
 from yard import workload

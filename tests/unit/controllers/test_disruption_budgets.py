@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.controllers.disruption_budgets import DisruptionBudgets
+from batchyard.disruption.controller import DisruptionBudgets
 from stage import Stage, said
 from unit.core.node_make import running
 from unit.core.test_budgets import budget, web

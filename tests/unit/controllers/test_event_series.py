@@ -7,15 +7,15 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.api.tables import columns, row
-from batchyard.api.validation.event import event_faults, strict_faults
+from batchyard.api.printing import columns, row
+from batchyard.api.validation.core import event_faults, strict_faults
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controllers.event_expiry import FIRST, EventExpiry
-from batchyard.controllers.events import BURST, EventRecorder
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, EventType, WatchEvent
-from batchyard.ports.controller import EventRecord
+from batchyard.controller_runtime.events import BURST, EventRecorder
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.housekeeping.expiry import FIRST, EventExpiry
+from batchyard.interfaces.client import Create, EventType, WatchEvent
+from batchyard.interfaces.controller import EventRecord
 from batchyard.store.memory import Store
 
 JOB = Key(scheme.JOB, "team", "train")

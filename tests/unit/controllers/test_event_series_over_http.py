@@ -4,8 +4,8 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.controllers.events import EventRecorder
-from batchyard.ports.controller import EventRecord
+from batchyard.controller_runtime.events import EventRecorder
+from batchyard.interfaces.controller import EventRecord
 from unit.client.served import Served
 
 PREEMPTOR = Key(scheme.WORKLOAD, "team", "preemptor")

@@ -7,11 +7,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controllers.event_expiry import AT_ONCE_MAX, FIRST, KEPT_MAX, EventExpiry
-from batchyard.controllers.events import BURST, EventRecorder
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
-from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.controller_runtime.events import BURST, EventRecorder
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.housekeeping.expiry import AT_ONCE_MAX, FIRST, KEPT_MAX, EventExpiry
+from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
+from batchyard.interfaces.controller import EventRecord, Outcome
 from batchyard.store.memory import Store
 
 JOB = Key(scheme.JOB, "team", "train")

@@ -3,7 +3,7 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacement
+from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
 from stage import Stage, said
 
 POOL = "cloud.google.com/gke-nodepool"

@@ -6,11 +6,11 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Duration
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.workload import has_quota_reservation
-from batchyard.ports.client import Delete
+from batchyard.interfaces.client import Delete
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.lifecycle import has_quota_reservation
 from stage import Stage
 from watcher import holding, open_queue
 from yard import workload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.controllers.groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
+from batchyard.controller_groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
 
 
 @pytest.mark.parametrize(

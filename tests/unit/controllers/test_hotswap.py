@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, with_path
-from batchyard.controllers.placement.hotswap import Hotswap
+from batchyard.placement.hotswap import Hotswap
 from stage import Stage, said
 from unit.core.node_make import node, pod, running, taint
 

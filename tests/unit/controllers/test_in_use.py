@@ -4,10 +4,10 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.well_known import RESOURCE_IN_USE
-from batchyard.controllers.admission.in_use import InUse
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.core.cycle import Policy
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.resource_in_use import InUse
 from stage import Stage
 from yard import cohort, queue, workload
 

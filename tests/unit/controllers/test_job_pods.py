@@ -5,8 +5,8 @@ from batchyard.api import scheme
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, annotation, key_of, with_metadata
 from batchyard.api.well_known import COMPLETION_INDEX
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.ports.client import Create, Delete, Propagation
+from batchyard.interfaces.client import Create, Delete, Propagation
+from batchyard.jobs.job.controller import JobPods
 from stage import said
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import ended, indexed, job, per_index

@@ -8,8 +8,8 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, controller_of, key_of, with_metadata
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.ports.client import EventType, Update, WatchEvent
+from batchyard.interfaces.client import EventType, Update, WatchEvent
+from batchyard.jobs.job.controller import JobPods
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import job
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.controllers.job_pods.new_pods import new_pods
-from batchyard.core.lifecycle.job.scaling import NewPod
+from batchyard.jobs.job.new_pods import new_pods
+from batchyard.jobs.job.parallelism import NewPod
 from unit.core.job_make import indexed, job
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -2,7 +2,7 @@
 
 import make
 from batchyard.api.well_known import JOB_TRACKING
-from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.jobs.job.controller import JobPods
 from stage import said
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed, job

@@ -4,11 +4,11 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.job.selector import with_selector
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.job.spec import with_selector
+from batchyard.scheduling.workload import lifecycle
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed
 

@@ -9,10 +9,10 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, annotation
 from batchyard.api.well_known import COMPLETION_INDEX
 from batchyard.base.instant import Instant
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.core.lifecycle.job.spec import is_finished
-from batchyard.ports.client import EventType, Reader, WatchEvent
-from batchyard.ports.controller import Outcome
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.interfaces.controller import Outcome
+from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.spec import is_finished
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed, job, per_index
 

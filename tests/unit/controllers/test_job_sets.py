@@ -8,9 +8,9 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Key, Obj, with_metadata, with_path, with_status
-from batchyard.controllers.job_sets.controller import JobSetController
-from batchyard.ports.client import EventType, UpdateStatus, WatchEvent, WriteResult
-from batchyard.ports.controller import EventRecord
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
+from batchyard.interfaces.controller import EventRecord
+from batchyard.jobs.jobset.controller import JobSetController
 from stage import Stage, said
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]

@@ -7,10 +7,10 @@ from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
 from batchyard.api.meta import Obj, with_path
 from batchyard.client.local import Admission, LocalClient
-from batchyard.controllers.job_sets.controller import JobSetController
-from batchyard.controllers.runner import Runner
-from batchyard.ports.client import Reader
-from batchyard.ports.controller import EventRecord
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Reader
+from batchyard.interfaces.controller import EventRecord
+from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.store.memory import Store
 from stage import Stage
 from unit.controllers.test_job_sets import KEY, built

@@ -9,10 +9,10 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.selectors import selector
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.jobs.names import workload_name
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.workloads import workload_name
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage, said
 
 

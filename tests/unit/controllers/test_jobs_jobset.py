@@ -6,13 +6,13 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.controllers.job_sets.controller import JobSetController
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.jobs.jobset import JobSetIntegration
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.runtime.kubelet import Kubelets
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.controller import JobSetController
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage, said
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]

@@ -5,10 +5,10 @@ from typing import cast
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import key_of, with_metadata
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.ports.client import Reader, Update
+from batchyard.interfaces.client import Reader, Update
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, said
 
 GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")

@@ -4,7 +4,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.jobs.podsets import (
+from batchyard.jobframework.podsets import (
     Injection,
     InvalidInjection,
     admitted_injections,
@@ -12,10 +12,10 @@ from batchyard.controllers.jobs.podsets import (
     inject,
     original_injections,
     restore,
+    topology_request,
     without_duplicate_env,
 )
-from batchyard.controllers.jobs.topology import topology_request
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.scheduling.workload import lifecycle
 
 SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
 

@@ -3,9 +3,9 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage, said
 
 PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"

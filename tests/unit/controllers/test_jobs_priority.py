@@ -5,10 +5,10 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage
 
 LABEL = "kueue.x-k8s.io/priority-class"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.controllers.admission.life_spans import LifeSpans, root_of, trace_of
-from batchyard.ports.spans import Span
+from batchyard.interfaces.observers import Span
+from batchyard.scheduling.workload_traces import LifeSpans, root_of, trace_of
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.workload import status
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.lifecycle import status
 from stage import Stage, said
 from yard import queue
 

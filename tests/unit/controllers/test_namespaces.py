@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata
-from batchyard.controllers.namespaces import Namespaces
+from batchyard.housekeeping.namespaces import Namespaces
 from stage import Stage, said
 from unit.core.node_make import pod
 

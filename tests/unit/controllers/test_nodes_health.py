@@ -3,9 +3,9 @@
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import with_path
-from batchyard.controllers.nodes.health import NodeHealth
-from batchyard.core.lifecycle import node as lifecycle
-from batchyard.core.lifecycle import pod as pods
+from batchyard.api.views import pod_lifecycle as pods
+from batchyard.nodes import conditions as lifecycle
+from batchyard.nodes.health import NodeHealth
 from stage import Stage, said
 from unit.core.node_make import lease, node, pod, running, taint
 

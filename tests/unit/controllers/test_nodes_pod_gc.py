@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, with_metadata
-from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
+from batchyard.nodes.pod_gc import PodGarbageCollector
 from stage import Stage, said
 from unit.core.node_make import node, pod, running, taint
 

@@ -8,16 +8,15 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, key_of, with_metadata
 from batchyard.base.instant import Instant
-from batchyard.controllers.nodes.health import NodeHealth
-from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
-from batchyard.controllers.nodes.taint_eviction import TaintEviction
-from batchyard.controllers.runner import Runner
-from batchyard.core.lifecycle.node import readiness
-from batchyard.ports.client import Delete, EventType, UpdateStatus, WatchEvent
-from batchyard.ports.controller import Controller
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.node_agent import NodeAgents
-from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Delete, EventType, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import Controller
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.node_agent import NodeAgents
+from batchyard.nodes.conditions import readiness
+from batchyard.nodes.health import NodeHealth, TaintEviction
+from batchyard.nodes.pod_gc import PodGarbageCollector
+from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
 from stage import Stage
 from unit.core.node_make import instance, node, pod, toleration
 from unit.runtime.kubelet_make import slow

@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, with_metadata, with_path
-from batchyard.controllers.nodes.taint_eviction import TaintEviction
+from batchyard.nodes.health import TaintEviction
 from stage import Stage, said
 from unit.core.node_make import node, pod, running, taint, toleration
 

@@ -8,10 +8,10 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.controllers.admission.pending import PendingQueue, must_wait
-from batchyard.core.assignment import LastAssignment
-from batchyard.core.decisions import Head
-from batchyard.core.reasons import RequeueReason
+from batchyard.scheduling.assignment import LastAssignment
+from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.messages import RequeueReason
+from batchyard.scheduling.pending_queue import PendingQueue, must_wait
 from yard import workload
 
 NO_FIT, NO_CANDIDATES = RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES

@@ -9,9 +9,9 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, key_of
-from batchyard.controllers.placement.controller import PASS, PlacementController
-from batchyard.core.placement.profile import Profile
-from batchyard.ports.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
+from batchyard.placement.controller import PASS, PlacementController
+from batchyard.placement.resources import Profile
 from stage import Stage, said
 from unit.core.placement_make import member, node, pod, pod_term, required
 

@@ -4,11 +4,11 @@ import make
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.client.local import LocalClient
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.controllers.runner import Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create
-from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create
+from batchyard.placement.controller import PlacementController
+from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
 from batchyard.store.memory import Store
 
 

@@ -1,8 +1,8 @@
 """A pod that shares a GPU is told which one at its binding; who places pods after a restart goes by that."""
 
 from batchyard.api.meta import Key, annotation, with_path
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.ports.client import Delete, Update
+from batchyard.interfaces.client import Delete, Update
+from batchyard.placement.controller import PlacementController
 from stage import Stage
 from unit.core.test_placement_devices import INDEX, gpu_node, sharer
 

@@ -6,9 +6,9 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_status
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.core.lifecycle.workload import release_after_eviction
-from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
+from batchyard.placement.controller import PlacementController
+from batchyard.scheduling.workload.lifecycle import release_after_eviction
 from stage import Stage, said
 from unit.core.hotswap_make import HIGH, LOW, leader, running, slice_of, started, worker
 from unit.core.placement_make import HOST, member, node, pod

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
-from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.node import node_view
+from batchyard.api.views.ownership import namespace_labels
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.controllers.placement.controller import PlacementController
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Unplaceable, find_node
-from batchyard.core.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
-from batchyard.core.placement.preemption import Preemption, awaits_victims, find_preemption
-from batchyard.core.placement.profile import Profile
-from batchyard.ports.client import Delete
+from batchyard.interfaces.client import Delete
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.controller import PlacementController
+from batchyard.placement.filtering import Unplaceable, find_node
+from batchyard.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
+from batchyard.placement.preemption import Preemption, awaits_victims, find_preemption
+from batchyard.placement.resources import Profile
 from stage import Stage
 from unit.core.placement_draw import NAMES, nodes, pods
 

@@ -7,16 +7,16 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.workload import view_by_creation
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.pods_ready import PodsReadyGate
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.jobs.framework import JobController
-from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.jobs.jobset import JobSetIntegration
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, tell_pods_ready
+from batchyard.jobframework.reconciler import JobController
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.scheduling.block_admission import PodsReadyGate
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, tell_pods_ready
 from stage import Stage, said
 from yard import preemption, queue, workload
 

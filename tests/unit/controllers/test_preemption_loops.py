@@ -1,8 +1,8 @@
 """Workloads that preempt each other for ever within one instant are noticed, and only they."""
 
 import make
-from batchyard.controllers.admission.preemption_loops import CYCLES_UNWATCHED, LoopWatch, PreemptionLoop, Step
-from batchyard.core.decisions import Preempt
+from batchyard.scheduling.decisions import Preempt
+from batchyard.scheduling.preemption_loops import CYCLES_UNWATCHED, LoopWatch, PreemptionLoop, Step
 from yard import Yard, preemption, queue, workload
 
 

@@ -1,8 +1,8 @@
 """Workloads follow the value of their WorkloadPriorityClass."""
 
 import make
-from batchyard.controllers.admission.priority_classes import PriorityClassValues
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.priority import PriorityClassValues
 from stage import Stage
 
 REF = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admissionchecks.controller import ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of, with_metadata, with_path
-from batchyard.controllers.provisioning.controller import ProvisioningController
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.checks import checks_of
-from batchyard.ports.client import EventType, WatchEvent
-from batchyard.ports.controller import Outcome
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.interfaces.controller import Outcome
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.checks import checks_of
 from stage import Stage, said
 from unit.controllers.provisioning_make import (
     CLASS,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admissionchecks.config import ProvisioningChecks
 from batchyard.api import scheme
 from batchyard.api.meta import with_path
-from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from stage import Stage, said
 from unit.controllers.provisioning_make import check, config, provisioning_stage
 

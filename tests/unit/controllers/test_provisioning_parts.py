@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admissionchecks.config import Config
+from batchyard.admissionchecks.requests import attempt_of, groups_needed, request_name, template_name
 from batchyard.base.instant import SECOND
-from batchyard.controllers.provisioning.config import Config
-from batchyard.controllers.provisioning.names import attempt_of, request_name, template_name
-from batchyard.controllers.provisioning.pod_sets import groups_needed
 
 
 def asking(policy: str = "", *resources: str) -> Config:

@@ -6,8 +6,8 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.core.scaling.request_pods import admit_queued_pod
-from batchyard.ports.client import Create, Delete, WriteResult
+from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
+from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.controllers.scaling_make import (
     ZONES,
     Scaled,

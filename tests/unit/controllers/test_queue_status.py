@@ -9,12 +9,12 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of, with_path
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.queue_status import QueueStatus
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.queue_status import QueueStatus
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage, said
 from yard import cohort, group, queue, workload
 

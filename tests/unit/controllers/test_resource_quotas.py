@@ -4,8 +4,8 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.controllers.resource_quotas.controller import ResourceQuotas
-from batchyard.controllers.root_certificates import RootCertificates
+from batchyard.housekeeping.accounts_and_roles import RootCertificates
+from batchyard.quotas.controller import ResourceQuotas
 from stage import Stage
 from unit.core.node_make import pod, running
 

@@ -7,20 +7,14 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.errors import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    NotFound,
-    Unanswered,
-)
+from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, Unanswered
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.base.check import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.base.invariants import InvariantError
 from batchyard.client.local import LocalClient
-from batchyard.controllers.runner import Runner, backoff
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import (
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner, backoff
+from batchyard.interfaces.client import (
     Client,
     Create,
     Delete,
@@ -32,7 +26,7 @@ from batchyard.ports.client import (
     Write,
     WriteResult,
 )
-from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, Outcome
 from batchyard.store.memory import Store
 
 START: Instant = 1_767_225_600_000_000

@@ -6,10 +6,10 @@ from typing import Any
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.runner import BACKOFF_MIN, Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Reader, WatchEvent
-from batchyard.ports.controller import Outcome
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import BACKOFF_MIN, Runner
+from batchyard.interfaces.client import Create, Reader, WatchEvent
+from batchyard.interfaces.controller import Outcome
 from batchyard.store.memory import Store
 
 START: Instant = 1_767_225_600_000_000

@@ -5,8 +5,8 @@ import pytest
 from batchyard.api.errors import ApiError, InvalidObject, RefusedForNow
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Instant
-from batchyard.ports.client import Create, Reader
-from batchyard.ports.controller import Outcome
+from batchyard.interfaces.client import Create, Reader
+from batchyard.interfaces.controller import Outcome
 from unit.controllers.test_runner import Scripted, Yard, count_to, job, key, when_touched
 
 

@@ -8,12 +8,12 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of, with_path
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import CYCLE, REPORT_PERIOD, Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.controller import CYCLE, REPORT_PERIOD, Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, said
 from yard import cohort, group, preemption, queue, workload
 

@@ -7,12 +7,12 @@ import pytest
 import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.base.instant import SECOND
-from batchyard.controllers.shadow.findings import Finding, Parting
-from batchyard.controllers.shadow.followers import Followers
-from batchyard.controllers.shadow.known import Terms
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.workload import lifecycle
+from batchyard.shadow.findings import Finding, Parting
+from batchyard.shadow.followers import Followers
+from batchyard.shadow.state import Terms
 from watcher import holding, open_queue
 from yard import workload
 

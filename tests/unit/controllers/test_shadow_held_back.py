@@ -3,9 +3,8 @@
 import make
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
-from batchyard.controllers.shadow.held_back import HeldBack
-from batchyard.controllers.shadow.known import Terms
-from batchyard.core.lifecycle.pods_ready import tell_pods_ready
+from batchyard.scheduling.workload.pods_ready import tell_pods_ready
+from batchyard.shadow.state import HeldBack, Terms
 from unit.controllers.test_shadow_gathering import Watched, admitted
 from watcher import holding, open_queue
 from yard import workload

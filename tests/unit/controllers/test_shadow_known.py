@@ -1,9 +1,9 @@
 """What a shadow remembers of those who are gone is bounded."""
 
 from batchyard.api.meta import key_of, with_metadata
-from batchyard.controllers.shadow.known import Known, Terms
-from batchyard.core.cycle import Policy
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Policy
+from batchyard.shadow.state import Known, Terms
 from yard import workload
 
 _MANY = 3000

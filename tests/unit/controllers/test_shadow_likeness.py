@@ -2,11 +2,10 @@
 
 import pytest
 
-from batchyard.controllers.shadow.likeness import are_alike, swapped
-from batchyard.controllers.shadow.observed import Preempted
-from batchyard.core.decisions import Head, Preempt, Why
-from batchyard.core.preemption.request import Target
-from batchyard.core.queue import Admitted
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.decisions import Head, Preempt, Why
+from batchyard.scheduling.preemption.context import Target
+from batchyard.shadow.observed import Preempted, are_alike, swapped
 from yard import Yard, head_of, queue, workload
 
 REASON = "InClusterQueue"

@@ -1,6 +1,6 @@
 """Who reserves and uses how much, by queue."""
 
-from batchyard.controllers.admission.tally import Count, Tally
+from batchyard.scheduling.workload_cache import Count, Tally
 from yard import Yard, queue
 
 

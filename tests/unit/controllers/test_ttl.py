@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.controllers.ttl import TtlAfterFinished
+from batchyard.housekeeping.expiry import TtlAfterFinished
 from stage import Stage
 
 

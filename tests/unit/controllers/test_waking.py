@@ -8,8 +8,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
 from batchyard.base.instant import SECOND
-from batchyard.controllers.admission.book import GRACE
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload_cache import GRACE
 from watcher import Watcher, holding, open_queue, parked
 from yard import cohort, group, queue, workload
 

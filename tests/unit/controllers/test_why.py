@@ -10,9 +10,9 @@ import yard
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
-from batchyard.controllers.events import EventRecorder
-from batchyard.ports.controller import EventRecord
-from batchyard.sim.generate import scenario_of
+from batchyard.controller_runtime.events import EventRecorder
+from batchyard.interfaces.controller import EventRecord
+from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.world import World
 
 QUEUE = yard.queue("cq", 4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.controllers.why.capacity import limit_among_nodes
+from batchyard.explain.capacity import limit_among_nodes
 
 SELECTED = "node(s) didn't match Pod's node affinity/selector"
 TAINTED = "node(s) had untolerated taint {spot: true}"

@@ -8,10 +8,10 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.controllers.event_series import let_it_be
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.ports.client import Update
+from batchyard.controller_runtime.events import let_it_be
+from batchyard.interfaces.client import Update
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, said
 
 

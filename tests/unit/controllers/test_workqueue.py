@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
-from batchyard.ports.client import Reader, WatchEvent
-from batchyard.ports.controller import Outcome
+from batchyard.controller_runtime.workqueue import Lane, WakeUp, WorkQueue
+from batchyard.interfaces.client import Reader, WatchEvent
+from batchyard.interfaces.controller import Outcome
 
 A, B = Key("Job.batch", "team", "a"), Key("Job.batch", "team", "b")
 

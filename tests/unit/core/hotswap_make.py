@@ -7,10 +7,10 @@ import make
 from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.core.hotswap import Occupant
-from batchyard.core.lifecycle.jobset.exclusive import mutate_pod
-from batchyard.core.placement.claims import Claim, stand_ins
-from batchyard.core.placement.cluster import Nodes
+from batchyard.jobs.jobset.exclusive_placement import mutate_pod
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.gang import Claim, stand_ins
+from batchyard.placement.gang_preemption import Occupant
 from unit.core.placement_make import node, pod
 
 HOSTS = 4

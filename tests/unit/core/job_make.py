@@ -6,8 +6,7 @@ from typing import Any
 import make
 from batchyard.api import well_known
 from batchyard.base.instant import Instant
-from batchyard.core.lifecycle.job.pods import job_pods
-from batchyard.core.lifecycle.job.standing import Standing, standing
+from batchyard.jobs.job.observed import Standing, job_pods, standing
 
 Obj = dict[str, Any]
 

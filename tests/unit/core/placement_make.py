@@ -7,9 +7,9 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Placed, find_node
-from batchyard.core.placement.profile import Profile
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Placed, find_node
+from batchyard.placement.resources import Profile
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

@@ -5,13 +5,12 @@ from typing import Any
 
 import make
 from batchyard.api.views.pods import PodView
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.scaling.backoff import Backoff
-from batchyard.core.scaling.fleet import Fleet
-from batchyard.core.scaling.groups import GroupName, NodeGroup, groups_of
-from batchyard.core.scaling.limits import Limits
-from batchyard.core.scaling.scale_up import NewPools, ScaleUp, Situation
-from batchyard.core.scaling.settings import settings_of
+from batchyard.autoscaler.expander import Backoff
+from batchyard.autoscaler.node_groups import GroupName, Limits, NodeGroup, groups_of
+from batchyard.autoscaler.node_groups_state import Fleet
+from batchyard.autoscaler.scale_up import NewPools, ScaleUp, Situation
+from batchyard.autoscaler.settings import settings_of
+from batchyard.placement.cluster_snapshot import Nodes
 from unit.controllers.scaling_make import ZONES, pod
 from unit.core.placement_make import view
 

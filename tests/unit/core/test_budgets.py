@@ -7,10 +7,10 @@ import pytest
 
 import make
 from batchyard.api.meta import key_of
-from batchyard.core.lifecycle.budgets import Refusal, Scale, disrupted, status_of, verdict
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Unplaceable, find_node
-from batchyard.core.placement.preemption import Preemption, find_preemption
+from batchyard.disruption.budgets import Refusal, Scale, disrupted, status_of, verdict
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Unplaceable, find_node
+from batchyard.placement.preemption import Preemption, find_preemption
 from unit.core import placement_make
 from unit.core.node_make import pod, running
 from unit.core.placement_make import cluster, node, view

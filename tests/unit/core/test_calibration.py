@@ -10,7 +10,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
-from batchyard.core.calibration import (
+from batchyard.sim.forecasting.arrivals import chance
+from batchyard.sim.forecasting.calibration import (
     LEVELS,
     PENDING_FOR,
     PENDING_MAX,
@@ -25,7 +26,6 @@ from batchyard.core.calibration import (
     settled,
     sorts_of,
 )
-from batchyard.sim.stretches import chance
 
 SORTS = ("history, many forks", "history, an hour")
 WAITS: Fate = Fate()

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.core.checkpoints import (
+from batchyard.api.views.checkpoints import (
     Resumption,
     checkpoint_interval,
     lost_work,
@@ -18,6 +17,7 @@ from batchyard.core.checkpoints import (
     with_resumption,
     with_saved_work,
 )
+from batchyard.base.instant import MINUTE, SECOND, Instant
 
 
 def noted(text: str | None) -> Any:

@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.queues import ClusterQueueView, cluster_queue_view
-from batchyard.core.lifecycle import checks
-from batchyard.core.lifecycle.backoff import backoff
+from batchyard.base.backoff import backoff
+from batchyard.scheduling.workload import checks
 from yard import Yard, group, head, queue
 
 

@@ -3,14 +3,14 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.views.workload import workload_view
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.controllers.admission.queue_status import QueueStatus
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.assignment import LastAssignment
-from batchyard.core.cycle import Policy
-from batchyard.core.decisions import Admit
+from batchyard.scheduling.assignment import LastAssignment
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.scheduling.queue_status import QueueStatus
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, said
 from yard import Yard, group, head_of, preemption, queue, quota, workload
 

@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.meta import Obj
-from batchyard.api.times import format_time, parse_time
-from batchyard.base.instant import HOUR, MINUTE
-from batchyard.core.costs.budgets import (
+from batchyard.accounting.budgets import (
     Period,
     Use,
     Verdict,
@@ -19,6 +16,9 @@ from batchyard.core.costs.budgets import (
     status_of,
     verdict_of,
 )
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import HOUR, MINUTE
 
 NOW = parse_time("2026-11-22T10:30:00Z")  # a Sunday
 DOLLAR = 1_000_000

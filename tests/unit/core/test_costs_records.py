@@ -3,11 +3,8 @@
 import hypothesis
 from hypothesis import strategies as st
 
-from batchyard.api.meta import Obj
-from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR
-from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, Account, Place
-from batchyard.core.costs.records import (
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, Account, Place
+from batchyard.accounting.records import (
     PLATFORM,
     Amount,
     amounts_of,
@@ -18,7 +15,10 @@ from batchyard.core.costs.records import (
     record,
     specs_of,
 )
-from batchyard.core.costs.report import Report, document, report
+from batchyard.accounting.report import Report, document, report
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR
 
 TEN = parse_time("2026-11-22T10:00:00Z")
 FOREVER = 1 << 62

@@ -6,8 +6,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.core.decisions import Admit, Head, Preempt, Wait
-from batchyard.core.reasons import RequeueReason
+from batchyard.scheduling.decisions import Admit, Head, Preempt, Wait
+from batchyard.scheduling.messages import RequeueReason
 from yard import Yard, cohort, group, head, head_of, line, preemption, queue, quota, workload
 
 WILL_FIT = (

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.core.cycle import Policy
-from batchyard.core.preemption.fair import Strategy
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.preemption.fair import Strategy
 from yard import Yard, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")

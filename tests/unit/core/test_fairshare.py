@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.quantity import INT64_MAX
-from batchyard.core.fairshare import LOWEST, Share, compare, share_of
+from batchyard.scheduling.fair_sharing import LOWEST, Share, compare, share_of
 from yard import Yard, cohort, group, queue, quota
 
 

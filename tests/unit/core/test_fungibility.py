@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
-from batchyard.core.assignment import LastAssignment
-from batchyard.core.decisions import Admit, Decision, Preempt, Wait
+from batchyard.scheduling.assignment import LastAssignment
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
 from yard import Yard, flavors_of, group, head_of, preemption, queue, workload
 
 SHORT = "insufficient unused quota for cpu in flavor {0}, {1} more needed"

@@ -9,12 +9,11 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
-from batchyard.core.hotswap import Occupant, Swap, find_swap, message
-from batchyard.core.placement.claims import Claim, place_claims
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.gang import GangPlaced
-from batchyard.core.placement.profile import Profile
-from batchyard.core.reasons import preemptor_uid_of
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.gang import Claim, GangPlaced, place_claims
+from batchyard.placement.gang_preemption import Occupant, Swap, find_swap, message
+from batchyard.placement.resources import Profile
+from batchyard.scheduling.messages import preemptor_uid_of
 from unit.core.hotswap_make import HIGH, LOW, Losses, claim, names, running, slice_of
 from unit.core.placement_make import cluster, member, node, pod
 

@@ -1,7 +1,7 @@
 """How long Jobs wait before they replace failed pods, and when pods ended."""
 
 import make
-from batchyard.core.lifecycle.job.backoff import due_after, finished_at, index_due_after, since_success
+from batchyard.jobs.job.observed import due_after, finished_at, index_due_after, since_success
 from unit.core.job_make import ended, pod, seconds
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.core.lifecycle.job import indexes
-from batchyard.core.lifecycle.job.failure_policy import Judgement, is_counted, judgement
-from batchyard.core.lifecycle.job.spec import job_spec
-from batchyard.core.lifecycle.job.success_policy import rule_met
+from batchyard.jobs.job import spec as indexes
+from batchyard.jobs.job.completion import rule_met
+from batchyard.jobs.job.failure_policy import Judgement, is_counted, judgement
+from batchyard.jobs.job.spec import job_spec
 from unit.core.job_make import Obj, ended, indexed, pod
 
 ON_DISRUPTION = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}

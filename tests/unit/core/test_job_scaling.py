@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.core.lifecycle.job.scaling import NewPod, Scaling, scaling
+from batchyard.jobs.job.parallelism import NewPod, Scaling, scaling
 from unit.core.job_make import Obj, indexed, job, per_index, pod, seconds, stands, uids
 
 

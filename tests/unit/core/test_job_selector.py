@@ -1,6 +1,6 @@
 """The labels by which a Job finds its pods."""
 
-from batchyard.core.lifecycle.job.selector import with_selector
+from batchyard.jobs.job.spec import with_selector
 from unit.core.job_make import job
 
 

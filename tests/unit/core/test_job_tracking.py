@@ -3,8 +3,8 @@
 from typing import Any
 
 import make
-from batchyard.core.lifecycle.job.tracking import UNCOUNTED_MAX, recorded, releasable
-from batchyard.core.lifecycle.job.verdict import COMPLETE, Verdict
+from batchyard.jobs.job.completion import COMPLETE, Verdict
+from batchyard.jobs.job.finalizer_tracking import UNCOUNTED_MAX, recorded, releasable
 from unit.core.job_make import Obj, indexed, job, per_index, pod, stands, uids
 
 FAILED = Verdict(False, "DeadlineExceeded", "late")

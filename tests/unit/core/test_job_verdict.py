@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.core.lifecycle.job.verdict import Verdict, deadline, new_verdict, recorded_verdict
+from batchyard.jobs.job.completion import Verdict, deadline, new_verdict, recorded_verdict
 from unit.core.job_make import Obj, indexed, job, per_index, pod, seconds, stands
 
 LIMIT = "Job has reached the specified backoff limit"

@@ -8,10 +8,9 @@ import pytest
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
-from batchyard.core.lifecycle.jobset.children import Children, sort_children
-from batchyard.core.lifecycle.jobset.startup import turn_of
-from batchyard.core.lifecycle.jobset.statuses import are_all_ready, replicated_statuses
-from batchyard.core.lifecycle.jobset.success import has_succeeded
+from batchyard.jobs.jobset.policies import has_succeeded, turn_of
+from batchyard.jobs.jobset.spec import Children, sort_children
+from batchyard.jobs.jobset.status import are_all_ready, replicated_statuses
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 

@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj
-from batchyard.core.lifecycle.jobset.exclusive import (
+from batchyard.jobs.jobset.exclusive_placement import (
     disrupted,
     is_leader,
     leads,

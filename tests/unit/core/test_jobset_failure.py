@@ -7,8 +7,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.core.lifecycle.jobset.failure import apply_failure_policy
-from batchyard.core.lifecycle.jobset.status_draft import Note, StatusDraft
+from batchyard.jobs.jobset.policies import apply_failure_policy
+from batchyard.jobs.jobset.status import Note, StatusDraft
 from stage import said
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from batchyard.api.configuration import read_configuration
+from batchyard.api.kueue_configuration import read_configuration
 from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.core.cycle import Policy
-from batchyard.core.kueue_settings import (
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.kueue_configuration import (
     KueueSettings,
     decided_otherwise,
     left_aside,
@@ -14,8 +14,8 @@ from batchyard.core.kueue_settings import (
     of_deployment,
     settings_of,
 )
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
-from batchyard.core.preemption.fair import Strategy
+from batchyard.scheduling.preemption.fair import Strategy
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 
 def said(*lines: str) -> Obj:

@@ -8,8 +8,8 @@ import make
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.core.lifecycle.workload import Status
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.lifecycle import Status
 from stage import said
 
 NOW = make.NOW

@@ -3,12 +3,7 @@
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.core.lifecycle.disruption import (
-    ZoneState,
-    eviction_interval,
-    is_everything_lost,
-    zone_state,
-)
+from batchyard.nodes.zone_disruption import ZoneState, eviction_interval, is_everything_lost, zone_state
 
 NORMAL, PARTIAL, FULL = ZoneState.NORMAL, ZoneState.PARTIAL_DISRUPTION, ZoneState.FULL_DISRUPTION
 

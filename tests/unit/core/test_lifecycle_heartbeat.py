@@ -3,35 +3,35 @@
 import pytest
 
 import make
-from batchyard.core.lifecycle import heartbeat
+from batchyard.nodes import leases
 from unit.core.node_make import lease, node
 
 
 def test_a_new_lease_beats_and_goes_with_its_node() -> None:
-    new = heartbeat.new_lease(node(), make.NOW)
-    assert heartbeat.is_beating(new)
-    assert heartbeat.is_lease_of(new, node())
+    new = leases.new_lease(node(), make.NOW)
+    assert leases.is_beating(new)
+    assert leases.is_lease_of(new, node())
     assert (new["metadata"]["namespace"], new["spec"]["holderIdentity"]) == ("kube-node-lease", "node")
 
 
 @pytest.mark.parametrize(("lost", "last"), [(0, 0), (9.9, 0), (10, 10), (47, 40)])
 def test_the_last_beat_is_the_last_one_that_was_due(lost: float, last: float) -> None:
-    stopped = heartbeat.stopped(lease(), make.at(lost))
+    stopped = leases.stopped(lease(), make.at(lost))
     assert stopped["spec"]["renewTime"] == make.micro_stamp(last)
-    assert heartbeat.unheard_from(node(), stopped) == make.at(last + 50)
+    assert leases.unheard_from(node(), stopped) == make.at(last + 50)
 
 
 def test_a_lease_that_resumes_counts_its_beats_anew() -> None:
-    resumed = heartbeat.resumed(heartbeat.stopped(lease(), make.at(47)), make.at(63))
-    assert heartbeat.is_beating(resumed)
-    assert heartbeat.stopped(resumed, make.at(80))["spec"]["renewTime"] == make.micro_stamp(73)
+    resumed = leases.resumed(leases.stopped(lease(), make.at(47)), make.at(63))
+    assert leases.is_beating(resumed)
+    assert leases.stopped(resumed, make.at(80))["spec"]["renewTime"] == make.micro_stamp(73)
 
 
 def test_a_node_is_heard_of_while_its_own_lease_beats() -> None:
-    assert heartbeat.unheard_from(node(), lease()) is None
-    assert heartbeat.unheard_from(node(), None) is None
-    assert heartbeat.unheard_from(node(), lease(renewed=make.NOW, owner_uid="an earlier one")) is None
+    assert leases.unheard_from(node(), lease()) is None
+    assert leases.unheard_from(node(), None) is None
+    assert leases.unheard_from(node(), lease(renewed=make.NOW, owner_uid="an earlier one")) is None
 
 
 def test_a_node_that_never_spoke_has_a_minute() -> None:
-    assert heartbeat.unheard_from(node(ready=""), lease()) == make.at(60)
+    assert leases.unheard_from(node(ready=""), lease()) == make.at(60)

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api import well_known
-from batchyard.core.lifecycle import node as lifecycle
+from batchyard.nodes import conditions as lifecycle
 from stage import said
 from unit.core.node_make import node, owner, pod, taint
 

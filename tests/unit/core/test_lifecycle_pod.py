@@ -6,8 +6,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Key
-from batchyard.core.lifecycle import pod as lifecycle
-from batchyard.core.lifecycle.pods_by_node import PodsByNode
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.nodes.pods_by_node import PodsByNode
 from stage import said
 from unit.core.node_make import pod, running, taint, toleration
 

@@ -4,7 +4,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.core.lifecycle.waiting import Queues, Waiting, reservation_blocker, why_waiting
+from batchyard.scheduling.workload.pending_reason import Queues, Waiting, reservation_blocker, why_waiting
 
 OPEN = Queues(make.local_queue(), make.cluster_queue(), make.namespace())
 

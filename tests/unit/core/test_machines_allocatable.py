@@ -3,8 +3,8 @@
 import pytest
 
 from batchyard.api.quantity import amount, format_amount
-from batchyard.core.machines.allocatable import allocatable, capacity, interpolated, kept_cpu_milli, kept_memory_mib
-from batchyard.core.machines.catalog import MachineType, builtin_catalog
+from batchyard.cloud.catalog.allocatable import allocatable, capacity, interpolated, kept_cpu_milli, kept_memory_mib
+from batchyard.cloud.catalog.machine_types import MachineType, builtin_catalog
 
 CATALOG = builtin_catalog()
 

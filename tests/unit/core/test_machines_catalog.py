@@ -3,9 +3,8 @@
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.core.machines.catalog import builtin_catalog, catalog_of
-from batchyard.core.machines.prices import hourly_price, pool_price
-from batchyard.core.machines.times import in_typical_times, repair_time, spread_of
+from batchyard.cloud.catalog.machine_types import builtin_catalog, catalog_of
+from batchyard.cloud.catalog.prices import hourly_price, in_typical_times, pool_price, repair_time, spread_of
 from unit.cloud.cloud_make import cluster, node_pool
 
 SLOW = {"min": "1m", "typical": "2m", "max": "3m"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import make
 from batchyard.api.views.node import node_view
-from batchyard.core.machines.nodes import awaits_drivers, made_ready, node_template, registered_node
+from batchyard.cloud.catalog.nodes import awaits_drivers, made_ready, node_template, registered_node
 from unit.cloud.cloud_make import ZONE, autoscaled, cluster, instance, node_pool
 
 GKE = "cloud.google.com/"

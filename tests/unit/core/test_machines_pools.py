@@ -4,9 +4,9 @@ import pytest
 
 from batchyard.api.well_known import INSTANCE_FINALIZER, NODE_POOL
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.core.machines.catalog import builtin_catalog
-from batchyard.core.machines.instances import in_phase, name_prefix, new_instance, phase_of, since
-from batchyard.core.machines.pools import (
+from batchyard.cloud.catalog.instances import in_phase, name_prefix, new_instance, phase_of, since
+from batchyard.cloud.catalog.machine_types import builtin_catalog
+from batchyard.cloud.catalog.pools import (
     chips_in,
     has_its_accelerator,
     hosts_of_slice,
@@ -14,7 +14,7 @@ from batchyard.core.machines.pools import (
     machine_of,
     zones_of,
 )
-from batchyard.core.machines.times import repair_time, spread_of
+from batchyard.cloud.catalog.prices import repair_time, spread_of
 from make import NOW, at, stamp
 from unit.cloud.cloud_make import ZONE, autoscaled, cluster, instance, node_pool, resize_request
 

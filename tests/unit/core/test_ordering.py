@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.core.decisions import Decision
+from batchyard.scheduling.decisions import Decision
 from yard import Yard, cohort, group, head, preemption, queue
 
 

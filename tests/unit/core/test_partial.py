@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
-from batchyard.core.partial import search_counts
+from batchyard.scheduling.flavor_assigner import search_counts
 from yard import Yard, preemption, queue, workload
 
 

@@ -2,10 +2,9 @@
 
 from batchyard.api import well_known
 from batchyard.api.views.pods import pod_view
-from batchyard.core.placement.claims import Claim, place_claims, stand_ins
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.gang import GangPlaced, GangStuck
-from batchyard.core.placement.profile import Profile
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.gang import Claim, GangPlaced, GangStuck, place_claims, stand_ins
+from batchyard.placement.resources import Profile
 from unit.core.hotswap_make import HIGH, LOW, claim, leader, running, slice_of
 from unit.core.placement_make import cluster, node, pod, pod_term, required
 

@@ -3,8 +3,8 @@
 import pytest
 
 from batchyard.api.views.node import node_view
-from batchyard.core.placement.changes import Changes
-from batchyard.core.placement.cluster import Nodes
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.node_info import Changes
 from unit.core.placement_make import cluster, node, place, pod, view
 
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.views.node import node_view
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.devices import Devices
-from batchyard.core.placement.fit import Unplaceable, find_node
-from batchyard.core.placement.preemption import Preemption, find_preemption
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.devices import Devices
+from batchyard.placement.filtering import Unplaceable, find_node
+from batchyard.placement.preemption import Preemption, find_preemption
 from unit.core import placement_make
 
 MILLI = "batchyard.dev/gpu-milli"

@@ -1,8 +1,8 @@
 """Which node a pod goes to, and what is told when there is none."""
 
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Placed, find_node, pick_node, why_not
-from batchyard.core.placement.profile import Profile
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Placed, find_node, pick_node, why_not
+from batchyard.placement.resources import Profile
 from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, pod_term, preferred, required, told, view
 
 TAINT = {"key": "reserved", "value": "true", "effect": "NoSchedule"}

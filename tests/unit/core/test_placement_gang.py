@@ -3,17 +3,10 @@
 from typing import Any
 
 import make
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.gang import (
-    GangPlaced,
-    GangPreemption,
-    GangStuck,
-    may_have_room,
-    place_gang,
-    preempt_for_gang,
-)
-from batchyard.core.placement.preemption import Futile
-from batchyard.core.placement.profile import Profile
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.gang import GangPlaced, GangPreemption, GangStuck, may_have_room, place_gang, preempt_for_gang
+from batchyard.placement.preemption import Futile
+from batchyard.placement.resources import Profile
 from unit.core.placement_make import HOST, cluster, member, node, pod, pod_term, required, view
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.meta import Obj
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Unplaceable, find_node, pick_node, why_not
-from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import Preemption, find_preemption
-from batchyard.core.placement.profile import Profile
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Unplaceable, find_node, pick_node, why_not
+from batchyard.placement.node_info import Node
+from batchyard.placement.preemption import Preemption, find_preemption
+from batchyard.placement.resources import Profile
 from unit.core.placement_draw import NAMES, nodes, pods
 from unit.core.placement_make import cluster, view
 

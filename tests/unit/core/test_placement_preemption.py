@@ -3,9 +3,9 @@
 from typing import Any
 
 import make
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import Unplaceable, find_node
-from batchyard.core.placement.preemption import Futile, Preemption, find_preemption, importance
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Unplaceable, find_node
+from batchyard.placement.preemption import Futile, Preemption, find_preemption, importance
 from unit.core.placement_make import HOST, cluster, node, pod, pod_term, required, view
 
 

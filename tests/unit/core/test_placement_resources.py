@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.core.placement.node import Node
-from batchyard.core.placement.profile import Profile
-from batchyard.core.placement.resources import find_shortage, has_room, resource_score
+from batchyard.placement.node_info import Node
+from batchyard.placement.resources import Profile, find_shortage, has_room, resource_score
 from unit.core.placement_make import cluster, node, pod, view
 
 EMPTY: Any = {"containers": [{"name": "c"}]}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.views.node import node_view
-from batchyard.core.placement import rules as r
+from batchyard.placement import node_filters as r
 from unit.core.placement_make import ZONE, node, pod, preferred, required, view
 
 TAINT = {"key": "reserved", "value": "true", "effect": "NoSchedule"}

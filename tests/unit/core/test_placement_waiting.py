@@ -3,8 +3,8 @@
 from typing import Any
 
 from batchyard.api.views.node import node_view
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.waiting import WaitingPods
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.scheduling_queue import WaitingPods
 from unit.core.placement_make import HOST, ZONE, cluster, member, node, pod, pod_term, required, view
 
 

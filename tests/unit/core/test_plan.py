@@ -1,8 +1,8 @@
 """What pods ask of a ClusterQueue's resource groups."""
 
 from batchyard.api.views.pod import PodTemplate, pod_template
-from batchyard.core.plan import NO_PICK, Coverage
-from batchyard.core.quality import FIT, HOPELESS, Mode
+from batchyard.scheduling.flavor_requests import NO_PICK, Coverage
+from batchyard.scheduling.granular_mode import FIT, HOPELESS, Mode
 from yard import Yard, group, queue
 
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from batchyard.api.views.queues import Fungibility
-from batchyard.core.quality import (
+from batchyard.scheduling.granular_mode import (
     FIT,
     HOPELESS,
     NO_FIT,

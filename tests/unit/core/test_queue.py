@@ -1,6 +1,6 @@
 """What a ClusterQueue holds."""
 
-from batchyard.core.queue import Admitted
+from batchyard.scheduling.cluster_queue import Admitted
 from yard import Yard, queue
 
 

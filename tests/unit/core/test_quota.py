@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.core.quota import (
+from batchyard.scheduling.quota import (
     change_usage,
     fits_in_quota,
     is_borrowing_with,

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.views.queues import cluster_queue_view
-from batchyard.core.readiness import MULTI_KUEUE, PROVISIONING, Check, readiness_of
+from batchyard.scheduling.cluster_queue import MULTI_KUEUE, PROVISIONING, Check, readiness_of
 from yard import group, queue
 
 CHECKS = {"admissionChecks": [{"name": "b"}, {"name": "a"}]}

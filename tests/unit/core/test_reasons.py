@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.core.reasons import (
+from batchyard.scheduling.messages import (
     EXCEEDS_MAX_QUOTA,
     NO_MATCHING_FLAVOR,
     WAITING_FOR_QUOTA,

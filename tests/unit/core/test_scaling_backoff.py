@@ -3,8 +3,8 @@
 from typing import Any
 
 import make
+from batchyard.autoscaler.expander import Backoff, Failure, after_failure, backoff_key, read_backoffs, write_backoffs
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.core.scaling.backoff import Backoff, Failure, after_failure, backoff_key, read_backoffs, write_backoffs
 from unit.core.scaling_make import A, groups, pool
 
 STOCKOUT = Failure("ZONE_RESOURCE_POOL_EXHAUSTED", "none left")

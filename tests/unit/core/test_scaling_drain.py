@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.core.scaling.drain import Drain, drain_of
+from batchyard.autoscaler.scale_down import Drain, drain_of
 from unit.controllers.scaling_make import pod
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

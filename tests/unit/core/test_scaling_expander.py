@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.scaling.expander import Option, best_option
-from batchyard.core.scaling.groups import NodeGroup
-from batchyard.core.scaling.packing import pack
-from batchyard.core.scaling.settings import settings_of
+from batchyard.autoscaler.binpacking import pack
+from batchyard.autoscaler.expander import Option, best_option
+from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.settings import settings_of
+from batchyard.placement.cluster_snapshot import Nodes
 from unit.core.scaling_make import A, cluster, groups, pool, views
 
 SMALL, LARGE, GPU = (

@@ -3,11 +3,11 @@
 import pytest
 
 import make
+from batchyard.autoscaler.expander import Backoff
+from batchyard.autoscaler.node_groups import Limits
+from batchyard.autoscaler.node_groups_state import FULL, IN_BACKOFF
+from batchyard.autoscaler.settings import Limit, settings_of
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.core.scaling.backoff import Backoff
-from batchyard.core.scaling.fleet import FULL, IN_BACKOFF
-from batchyard.core.scaling.limits import Limits
-from batchyard.core.scaling.settings import Limit, settings_of
 from unit.core.scaling_make import A, B, C, cluster, fleet, groups, pool
 
 

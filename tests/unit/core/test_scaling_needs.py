@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.core.scaling.needs import Needs, Unanswerable, is_system_label, needs_of, run_duration_fault
+from batchyard.cloud.node_requirements import Needs, Unanswerable, is_system_label, needs_of, run_duration_fault
 from unit.core.scaling_make import views
 
 GKE = "cloud.google.com"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.core.scaling.demand import units_of
-from batchyard.core.scaling.needs import Unanswerable
-from batchyard.core.scaling.new_pools import PoolMaker, cropped
-from batchyard.core.scaling.scale_up import ScaleUp
+from batchyard.autoscaler.auto_provisioning import PoolMaker, cropped
+from batchyard.autoscaler.pending_units import units_of
+from batchyard.autoscaler.scale_up import ScaleUp
+from batchyard.cloud.node_requirements import Unanswerable
 from unit.core.scaling_make import A, B, C, cluster, grown, planner, views
 
 GKE = "cloud.google.com"

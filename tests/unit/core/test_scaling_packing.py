@@ -1,7 +1,7 @@
 """Packing: how many new nodes pods need, and why they do not fit."""
 
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.scaling.packing import Packed, in_decreasing_order, misfit, pack
+from batchyard.autoscaler.binpacking import Packed, in_decreasing_order, misfit, pack
+from batchyard.placement.cluster_snapshot import Nodes
 from unit.core.scaling_make import A, groups, pool, views
 
 GROUP = groups(pool(zones=[A]))[0]

@@ -6,11 +6,10 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
+from batchyard.autoscaler import provisioning_request_conditions as states
+from batchyard.autoscaler.provisioning_request_conditions import Said, State, state_of, telling, with_details
+from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, choose_group, pods_of, resize_request_name
 from batchyard.base.instant import HOUR
-from batchyard.core.scaling import request_states as states
-from batchyard.core.scaling.queued import choose_group
-from batchyard.core.scaling.request_pods import admit_queued_pod, pods_of, resize_request_name
-from batchyard.core.scaling.request_states import Said, State, state_of, telling, with_details
 from unit.controllers.scaling_make import pod, pod_template, provisioning_request
 from unit.core.scaling_make import A, B, groups, planner, pool, views
 

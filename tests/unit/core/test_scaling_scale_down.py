@@ -5,14 +5,12 @@ from typing import Any
 
 import make
 from batchyard.api.views.pods import PodView
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.scaling.drain import Drain
-from batchyard.core.scaling.fleet import Fleet
-from batchyard.core.scaling.groups import NodeGroup
-from batchyard.core.scaling.limits import Limits
-from batchyard.core.scaling.scale_down import Candidate, Removals, ScaleDown
-from batchyard.core.scaling.scale_up import Situation
-from batchyard.core.scaling.settings import Limit, settings_of
+from batchyard.autoscaler.node_groups import Limits, NodeGroup
+from batchyard.autoscaler.node_groups_state import Fleet
+from batchyard.autoscaler.scale_down import Candidate, Drain, Removals, ScaleDown
+from batchyard.autoscaler.scale_up import Situation
+from batchyard.autoscaler.settings import Limit, settings_of
+from batchyard.placement.cluster_snapshot import Nodes
 from unit.core.scaling_make import A, cluster, fleet, groups, pool, views
 
 NOW = make.at(3600)

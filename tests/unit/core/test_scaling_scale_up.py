@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from batchyard.api.views.pods import PodView
-from batchyard.core.placement.cluster import Nodes
-from batchyard.core.scaling.demand import Unit, units_of
-from batchyard.core.scaling.expander import Option
-from batchyard.core.scaling.groups import NodeGroup
-from batchyard.core.scaling.scale_up import NOT_ALL, ScaleUp
+from batchyard.autoscaler.expander import Option
+from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.pending_units import Unit, units_of
+from batchyard.autoscaler.scale_up import NOT_ALL, ScaleUp
+from batchyard.placement.cluster_snapshot import Nodes
 from unit.core.placement_make import cluster as nodes_of
 from unit.core.placement_make import node
 from unit.core.scaling_make import A, B, groups, grown, planner, pool, views

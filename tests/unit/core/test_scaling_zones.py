@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchyard.core.scaling.zones import spread
+from batchyard.autoscaler.scale_up import spread
 from unit.core.scaling_make import A, B, C, cluster, fleet, groups, pool
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.base.check import InvariantError
-from batchyard.core.queue import Admitted
-from batchyard.core.snapshot import Snapshot
+from batchyard.base.invariants import InvariantError
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.snapshot import Snapshot
 from yard import Yard, cohort, group, queue
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from batchyard.api.decode import decode
-from batchyard.apiserver.custom.definitions import DefinitionStrategy
+from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.cli.install import faults_of
-from batchyard.controllers.groups import ON_KUBERNETES, REMOTE
-from batchyard.install import Scraping, Settings, manifests
-from batchyard.live.kueue_configuration import OURS
+from batchyard.controller_groups import ON_KUBERNETES, REMOTE
+from batchyard.operator_manifests import Scraping, Settings, manifests
+from batchyard.server.operator.kueue_configuration import OURS
 from unit.install.rendered import DEPLOY, ROOT, by_name, printed, rules_of
 
 files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import cast
 
 from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.responses import Begun, Later
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.streams import Begun, Later
-from batchyard.live.answers import Answers
-from batchyard.live.clock import ticks
-from batchyard.live.durability import GroupCommit
-from batchyard.live.kernel import LiveKernel
 from batchyard.metrics.requests import RequestFigures
-from batchyard.store.mark import JournalError
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.http.dispatcher import Answers
+from batchyard.server.platform.group_commit import GroupCommit
+from batchyard.store.commit_mark import JournalError
 from unit.apiserver.api import OWNER, Api
 
 

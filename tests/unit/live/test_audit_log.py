@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.live.audit_log import AuditLog
+from batchyard.server.logging.audit import AuditLog
 from unit.apiserver.api import Api
 
 

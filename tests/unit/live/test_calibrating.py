@@ -9,11 +9,11 @@ import pytest
 import make
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.request import Response
-from batchyard.apiserver.streams import Later
+from batchyard.apiserver.responses import Later
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.core.calibration import LEVELS, Calibration, Sample
-from batchyard.live.calibrating import EVERY, IN_USE, Calibrating
-from batchyard.live.overload import too_many
+from batchyard.server.forecasting.calibration_loop import EVERY, IN_USE, Calibrating
+from batchyard.server.http.flow_control import too_many
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Sample
 
 FORETOLD = Sample("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
 

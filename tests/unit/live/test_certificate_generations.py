@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from cryptography import x509
 
 from batchyard.base.instant import SECOND, Instant
-from batchyard.live.certificate_generations import Generations, Terms, generations_of, stepped
+from batchyard.server.operator.webhook_certificates import Generations, Terms, generations_of, stepped
 
 TERMS = Terms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
 START: Instant = 1_800_000_000 * SECOND

@@ -7,8 +7,8 @@ import pytest
 
 from batchyard.apiserver.request import Refused, Request
 from batchyard.base.instant import HOUR
-from batchyard.live.clock_control import PATH, ClockControl
-from batchyard.live.kernel import LiveKernel
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.platform.clock_control import PATH, ClockControl
 
 START = 1_767_225_600_000_000
 

@@ -12,16 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wsproto.frame_protocol import FrameProtocol
 
-from batchyard.apiserver.processes import status_of
-from batchyard.apiserver.streams import Command, Conversation, Forwarding, Upgrade
-from batchyard.apiserver.upgrades import SPDY, WEBSOCKET
-from batchyard.live.command_channels import CommandChannels, Sizes
-from batchyard.live.command_streams import CommandStreams
-from batchyard.live.port_channels import PortChannels
-from batchyard.live.port_streams import PortStreams
-from batchyard.live.spdy_frames import Opened, Part, Ping, Reset, SpdyError, SpdyFrames, data, dictionary, ping, reset
-from batchyard.live.websocket import WebSocket, accepted
-from batchyard.ports.containers import Ending, Streams, Talker
+from batchyard.apiserver.responses import Command, Conversation, Forwarding, Upgrade
+from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status_of
+from batchyard.interfaces.containers import Ending, Streams, Talker
+from batchyard.server.streaming.exec_spdy import CommandStreams
+from batchyard.server.streaming.exec_websocket import CommandChannels, Sizes
+from batchyard.server.streaming.portforward_spdy import PortStreams
+from batchyard.server.streaming.portforward_websocket import PortChannels
+from batchyard.server.streaming.spdy import (
+    Opened,
+    Part,
+    Ping,
+    Reset,
+    SpdyError,
+    SpdyFrames,
+    data,
+    dictionary,
+    ping,
+    reset,
+)
+from batchyard.server.streaming.websocket import WebSocket, accepted
 
 
 class Wire:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from batchyard.base.instant import HOUR
-from batchyard.live.credentials import Authority, CredentialsError, SigningKey
+from batchyard.server.platform.credentials import Authority, CredentialsError, SigningKey
 
 NOW = 1000 * HOUR
 P384 = ec.generate_private_key(ec.SECP384R1()).private_bytes(

@@ -5,13 +5,13 @@ import logging
 import pytest
 
 import make
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.cycle import Policy
-from batchyard.live.cycle_log import CycleLog
-from batchyard.ports.cycles import Unwatched
-from batchyard.ports.spans import Span
+from batchyard.interfaces.observers import Span
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.observer import Unwatched
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.server.logging.cycles import CycleLog
 from stage import Stage
 from yard import queue
 

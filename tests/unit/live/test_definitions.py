@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live.definitions import install
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.operator.definitions import install
 
 KINDS = (scheme.JOB, scheme.WORKLOAD, scheme.JOB_SET, scheme.LEASE)
 ESTABLISHED = {"status": {"conditions": [{"type": "Established", "status": "True"}]}}

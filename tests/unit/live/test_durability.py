@@ -9,13 +9,13 @@ import pytest
 
 import make
 from batchyard.api.meta import Key
-from batchyard.live import durability
-from batchyard.live.durability import HISTORY_BYTES, GroupCommit
-from batchyard.ports.client import WatchEvent
+from batchyard.interfaces.client import WatchEvent
+from batchyard.server.platform import group_commit
+from batchyard.server.platform.group_commit import HISTORY_BYTES, GroupCommit
+from batchyard.store.commit_mark import JournalError
 from batchyard.store.journal import Journal, Sync
 from batchyard.store.journal_file import read_journal
 from batchyard.store.log import Expired
-from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 
 
@@ -89,7 +89,7 @@ class Written(NamedTuple):
 
 async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
     """So many changes at once, of which two are enough for a transaction; one of these may find the disk full."""
-    monkeypatch.setattr(durability, "ENOUGH", 2)
+    monkeypatch.setattr(group_commit, "ENOUGH", 2)
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
     sizes: list[int] = []
@@ -129,7 +129,7 @@ async def behind(folder: Path) -> tuple[bool, bool]:
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
-    for number in range(durability.BEHIND_MAX):
+    for number in range(group_commit.BEHIND_MAX):
         store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": str(number)})
     assert not commit.is_behind()
     store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": ""})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.live.exec_plugin import credentials_from
+from batchyard.server.kubeconfig.exec_plugin import credentials_from
 
 VERSION = "client.authentication.k8s.io/v1"
 

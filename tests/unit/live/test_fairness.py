@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.live.fairness import FairQueue
+from batchyard.server.http.flow_control import FairQueue
 
 
 def served(queue: FairQueue[str], costs: dict[str, float], count: int) -> list[str]:

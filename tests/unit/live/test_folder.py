@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.live.access import KubeconfigError, tls_of_owner
-from batchyard.live.credentials import Authority, kubeconfig
-from batchyard.live.folder import JOURNAL, KUBECONFIG, STATE, Process, process_in, write_state
-from batchyard.store.mark import Mark
+from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
+from batchyard.server.platform.credentials import Authority, kubeconfig
+from batchyard.server.platform.data_dir import JOURNAL, KUBECONFIG, STATE, Process, process_in, write_state
+from batchyard.store.commit_mark import Mark
 
 URL = "https://127.0.0.1:1"
 

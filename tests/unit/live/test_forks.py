@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.request import Refused, Response
-from batchyard.live import forks as module
-from batchyard.live.forks import Forks
+from batchyard.server.forecasting import fork_pool as module
+from batchyard.server.forecasting.fork_pool import Forks
 
 _TOTAL = "batchyard_fork_questions_total"
 

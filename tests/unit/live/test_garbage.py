@@ -6,8 +6,8 @@ import weakref
 
 import pytest
 
-from batchyard.live import garbage
-from batchyard.live.garbage import seldom_collected
+from batchyard.server.platform import gc_tuning
+from batchyard.server.platform.gc_tuning import seldom_collected
 
 
 class Node:
@@ -27,8 +27,8 @@ def test_python_does_not_look_by_itself_meanwhile_and_does_again_afterwards() ->
 
 
 def test_garbage_in_cycles_goes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_EVERY", 0.01)
-    monkeypatch.setattr(garbage, "_TIMES", 0)
+    monkeypatch.setattr(gc_tuning, "_EVERY", 0.01)
+    monkeypatch.setattr(gc_tuning, "_TIMES", 0)
 
     async def run() -> None:
         gone = asyncio.Event()

@@ -13,20 +13,19 @@ from typing import TypeAlias
 
 import pytest
 
-from batchyard.apiserver.authentication import ANONYMOUS
+from batchyard.apiserver.auth.authentication import ANONYMOUS
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.server import ApiServer
-from batchyard.live import http
-from batchyard.live.answers import Answers
-from batchyard.live.clock import ticks
-from batchyard.live.connections import Connections
-from batchyard.live.deadline import Deadline
-from batchyard.live.durability import GroupCommit
-from batchyard.live.http import HttpConnection
-from batchyard.live.kernel import LiveKernel
-from batchyard.live.requests import BODY_MAX, Requests
-from batchyard.live.turns import Turns
 from batchyard.metrics.requests import RequestFigures
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.http import protocol
+from batchyard.server.http.connections import Connections, Deadline
+from batchyard.server.http.dispatcher import Answers
+from batchyard.server.http.flow_control import Turns
+from batchyard.server.http.parser import BODY_MAX, Requests
+from batchyard.server.http.protocol import HttpConnection
+from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api, config_map
@@ -172,19 +171,19 @@ def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "BODY_WITHIN", 0.1)
     answer = said(tmp_path, POST + b"content-length: 10\r\n\r\n")
     assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
 
 
 def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.1)
     with suppress(ConnectionResetError):  # it may end in either way
         assert said(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
 
 
 def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "IDLE_WITHIN", 0.1)
+    monkeypatch.setattr(protocol, "IDLE_WITHIN", 0.1)
     assert codes(said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
 
 
@@ -243,7 +242,7 @@ def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
 
 
 def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.live.streams.BOOKMARK_BEFORE_END", 0.9)
+    monkeypatch.setattr("batchyard.server.http.streams.BOOKMARK_BEFORE_END", 0.9)
     made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
     answer = said(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
@@ -261,7 +260,7 @@ def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: 
 
 
 def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.live.connections.CONNECTIONS_MAX", 0)
+    monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_MAX", 0)
     assert codes(said(tmp_path)) == [503]
 
 
@@ -352,7 +351,7 @@ def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
 
 
 def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "TAKEN_WITHIN", 0.2)
+    monkeypatch.setattr(protocol, "TAKEN_WITHIN", 0.2)
     api = Api()
     for number in range(40):
         api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 500_000}})
@@ -371,12 +370,12 @@ def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_of_the_connections_some_are_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.live.connections.CONNECTIONS_OF_ONE_MAX", 0)
+    monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_OF_ONE_MAX", 0)
     assert codes(said(tmp_path)) == [503]
 
 
 def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchyard.live.connections.BODIES_MAX", 20)
+    monkeypatch.setattr("batchyard.server.http.connections.BODIES_MAX", 20)
     answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from batchyard.base.instant import HOUR, MILLISECOND, SECOND, Instant
-from batchyard.live.kernel import LiveKernel
+from batchyard.server.clocks.kernel import LiveKernel
 
 
 def run(begin: Callable[[LiveKernel, asyncio.Future[None]], None]) -> list[str]:

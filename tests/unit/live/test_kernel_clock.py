@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.live.kernel import LiveKernel
+from batchyard.server.clocks.kernel import LiveKernel
 
 START = 1_767_225_600_000_000
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.live.access import Access, KubeconfigError, Source
-from batchyard.live.credentials import ADMIN, Authority, kubeconfig
-from batchyard.live.kubeconfig import read_access
+from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source
+from batchyard.server.kubeconfig.loading import read_access
+from batchyard.server.platform.credentials import ADMIN, Authority, kubeconfig
 
 PLUGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "'$SAID'"}}'

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.live import ledger as module
-from batchyard.live.ledger import LiveLedger
-from batchyard.ports.decisions import DecisionRecord, LedgerQuery
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery
+from batchyard.server.logging import ledger as module
+from batchyard.server.logging.ledger import LiveLedger
 from batchyard.store.ledger import LedgerFile
 
 

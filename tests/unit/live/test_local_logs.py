@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from batchyard.live.local_containers import LocalLog
-from batchyard.live.node_times import NodeTimes
-from batchyard.ports.containers import LogLine
+from batchyard.interfaces.containers import LogLine
+from batchyard.server.local_node.containers import LocalLog
+from batchyard.server.local_node.times import NodeTimes
 
 STAMP = "2026-01-01T00:00:00.000000000Z"
 #: Longer than a piece.

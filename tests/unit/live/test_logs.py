@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from batchyard.live.logs import JsonLines, Lines
+from batchyard.server.logging.logs import JsonLines, Lines
 
 
 def record(level: int, **fields: object) -> logging.LogRecord:

@@ -1,7 +1,7 @@
 """Times of the machine in the platform's, whichever clock is set meanwhile."""
 
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
-from batchyard.live.node_times import NodeTimes
+from batchyard.server.local_node.times import NodeTimes
 
 NOON = 12 * HOUR
 

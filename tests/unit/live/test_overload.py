@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchyard.apiserver.authentication import MASTERS, User
+from batchyard.apiserver.auth.authentication import MASTERS, User
 from batchyard.apiserver.request import Refused
-from batchyard.live.overload import ALL_MAX, USER_MAX, WATCHES_MAX, Load
+from batchyard.server.http.flow_control import ALL_MAX, USER_MAX, WATCHES_MAX, Load
 
 ANNA = User("anna", ())
 BOB = User("bob", ())

@@ -6,11 +6,10 @@ from threading import Event
 import pytest
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.live import pace
-from batchyard.live.clock import ticks
-from batchyard.live.own_cpu import wanted_cpu
-from batchyard.live.pace import Pace
-from batchyard.metrics.families import number
+from batchyard.metrics.registry import number
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.platform import decision_throttle
+from batchyard.server.platform.decision_throttle import Pace, wanted_cpu
 
 
 class Machine:
@@ -20,8 +19,8 @@ class Machine:
         self.now: Instant = SECOND
         self.wanted = 0.0
         self.share = 0.0
-        monkeypatch.setattr(pace, "wall_clock", lambda: self.now)
-        monkeypatch.setattr(pace, "wanted_cpu", lambda: self.wanted)
+        monkeypatch.setattr(decision_throttle, "wall_clock", lambda: self.now)
+        monkeypatch.setattr(decision_throttle, "wanted_cpu", lambda: self.wanted)
         self.pace = Pace(lambda: 60 * self.now, speed=60)
 
     def go_on(self, duration: Duration) -> None:

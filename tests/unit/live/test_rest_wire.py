@@ -7,10 +7,10 @@ from typing import Any
 from aiohttp import web
 
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live.access import Access
-from batchyard.live.clock import wall_clock
-from batchyard.live.rest_wire import HttpTransport
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.kubeconfig.access import Access
+from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 Act = Callable[[HttpTransport, "Server"], Awaitable[None]]
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.kernel import VirtualKernel
-from batchyard.live.kernel import LiveKernel
-from batchyard.live.server_clock import ServerClock
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.server import ServerClock
 
 START = 1_767_225_600 * SECOND
 

@@ -12,9 +12,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.cli.states import KINDS
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live import snapshot
-from batchyard.live.snapshot import Reading, SnapshotError, read_cluster
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.operator import snapshot
+from batchyard.server.operator.snapshot import Reading, SnapshotError, read_cluster
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State

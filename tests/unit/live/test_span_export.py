@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from batchyard.live import span_export as module
-from batchyard.live.span_export import SpanExport
-from batchyard.ports.spans import Span, SpanEvent
+from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.server.logging import spans as module
+from batchyard.server.logging.spans import SpanExport
 
 SPAN = Span(
     *("4057ef" + "0" * 26, "79050000aaaa0001", "50dc0000bbbb0002", "queued", 1_000_000, 3_500_000),

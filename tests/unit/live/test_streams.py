@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchyard.apiserver.authentication import ANONYMOUS, User
+from batchyard.apiserver.auth.authentication import ANONYMOUS, User
 from batchyard.apiserver.request import Request
-from batchyard.live.streams import Pieces, Stream
-from batchyard.live.turns import Turns
+from batchyard.server.http.flow_control import Turns
+from batchyard.server.http.streams import Pieces, Stream
 
 
 class Much:

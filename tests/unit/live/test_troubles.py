@@ -4,8 +4,8 @@ from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer
-from batchyard.client.wire import HttpAnswer
-from batchyard.live.troubles import Troubles
+from batchyard.client.transport import HttpAnswer
+from batchyard.server.operator.definitions import Troubles
 
 LISTED = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 

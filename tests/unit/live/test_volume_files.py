@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from batchyard.live.volume_files import DATA, make_volume, mount_source, write_files
-from batchyard.runtime.local.errors import ContainerError, VolumeError
-from batchyard.runtime.local.mounts import Mount
-from batchyard.runtime.local.plans import Empty, File, Files, HostPath
+from batchyard.kubelet.local.errors import ContainerError, VolumeError
+from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Mount
+from batchyard.server.local_node.volumes import DATA, make_volume, mount_source, write_files
 
 Contents = Mapping[str, bytes]
 BEFORE: Contents = {"a": b"1", "dir/b": b"2", "dir/deep/c": b"3", "gone": b"4"}

@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 from batchyard.base.instant import HOUR
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live.certificate_generations import Terms
-from batchyard.live.webhook_certificates import CertificateKeeper, Kept, with_authorities
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.operator.webhook_certificates import CertificateKeeper, Kept, Terms, with_authorities
 
 KEPT = Kept("system", "certificates", "hooks", ("kinds",), Terms(["hooks.system.svc"], 24 * HOUR))
 

@@ -1,9 +1,9 @@
 """What is counted of scheduling cycles."""
 
 from batchyard.api.views.workload import workload_view
-from batchyard.core.cycle import Cycle
-from batchyard.core.decisions import Head
 from batchyard.metrics.cycles import CycleFigures
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Head
 from unit.metrics.scraped import samples
 from yard import Yard, cohort, head, preemption, queue
 

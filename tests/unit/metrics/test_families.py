@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchyard.metrics.families import COUNTER, GAUGE, HISTOGRAM, Counters, Histograms, Metric, number, text_of
+from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Counters, Histograms, Metric, number, text_of
 
 COUNT = Metric("seen_total", COUNTER, "What was seen", ("queue", "role"))
 TIME = Metric("took_seconds", HISTOGRAM, "How long", ("queue",), (1.0, 2.5))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.metrics.families import HISTOGRAM
-from batchyard.metrics.names import GROUPS, metric
+from batchyard.metrics.definitions import GROUPS, metric
+from batchyard.metrics.registry import HISTOGRAM
 
 #: Written from Kueue's reference of its metrics: name, kind, labels. All have `replica_role` too, but for one.
 UPSTREAM = [line.split() for line in (Path(__file__).parent / "kueue.txt").read_text("utf-8").splitlines()]

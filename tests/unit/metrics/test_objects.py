@@ -5,9 +5,9 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.machines import MachineFigures
 from batchyard.metrics.objects import ObjectFigures
-from batchyard.ports.client import EventType, WatchEvent
 from unit.metrics.scraped import samples
 
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 
 from batchyard.apiserver.audit import audit_event
-from batchyard.apiserver.reading import Reading
+from batchyard.apiserver.handlers.read import Reading
 from batchyard.metrics.requests import RequestFigures
 from unit.apiserver.api import Api
 

@@ -13,14 +13,14 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import parse_duration
-from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.controllers.admission.workload import WorkloadLifecycle
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.queues import QueueFigures
 from batchyard.metrics.workloads import WorkloadFigures
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World

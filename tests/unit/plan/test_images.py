@@ -5,10 +5,10 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from batchyard.plan.image_sources import source_archive
-from batchyard.plan.images import SOURCES, builds_operator, image_recipes
-from batchyard.plan.reading import Source, read_platform
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.provision.image_sources import source_archive
+from batchyard.provision.images import SOURCES, builds_operator, image_recipes
+from batchyard.provision.loading import Source, read_platform
 
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 #: Records its arguments, and whether the sources are in the folder that it is to build from.

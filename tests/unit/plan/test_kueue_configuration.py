@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api.configuration import read_configuration
+from batchyard.api.kueue_configuration import read_configuration
 from batchyard.base.instant import MINUTE
-from batchyard.core.kueue_settings import settings_of
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import InvalidPlatform, Source, read_platform
-from batchyard.plan.render import ENGINE, render
+from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.render import ENGINE, render
+from batchyard.scheduling.kueue_configuration import settings_of
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 TEXT = """\
 apiVersion: platform.batchyard.dev/v1alpha1

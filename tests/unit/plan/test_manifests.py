@@ -10,10 +10,10 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.plan.manifests import made
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import InvalidPlatform, Source, read_platform
-from batchyard.shipped import find_folder
+from batchyard.package_data import find_folder
+from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.manifests import made
+from batchyard.provision.model import Platform
 from batchyard.sim.files import files_below
 
 SHARED = Path(__file__).parents[4] / "shared" / "refarch" / "platform"

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from batchyard.api.decode import decode
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import InvalidPlatform, Source, read_platform
-from batchyard.plan.render import render
-from batchyard.plan.system_pods import system_pod_faults, system_pods
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
+from batchyard.provision.system_pods import system_pod_faults, system_pods
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 ENGINES = ["batchyard", "kueue"]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.schema.tables import table
-from batchyard.plan.model import Collector, Engine, LocalQueue, Platform
-from batchyard.plan.reading import InvalidPlatform, Source, read_platform
-from batchyard.shipped import find_folder
+from batchyard.package_data import find_folder
+from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.model import Collector, Engine, LocalQueue, Platform
 
 SMALL = """\
 apiVersion: platform.batchyard.dev/v1alpha1

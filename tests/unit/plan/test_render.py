@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from batchyard.cli.platform.render import RECORD, write
-from batchyard.plan.engine import deployed
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.render import render
-from batchyard.shipped import find_folder, read_folder
+from batchyard.package_data import find_folder, read_folder
+from batchyard.provision.engine import deployed
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
 from clouds import in_a_process
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from batchyard.plan.google import made_on_google
-from batchyard.plan.model import Platform
-from batchyard.plan.quotas import quotas
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.render import render
-from batchyard.plan.supply import Supply, supplies
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.provision.google import made_on_google
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.machine_supply import Supply, supplies
+from batchyard.provision.model import Platform
+from batchyard.provision.quotas import quotas
+from batchyard.provision.render import render
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 HEAD = """\

@@ -2,10 +2,10 @@
 
 import pytest
 
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.system_pods import system_pod_faults
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.system_pods import system_pod_faults
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 SPEC = """\

@@ -10,12 +10,12 @@ import hcl2
 import pytest
 import yaml
 
-import batchyard.plan.terraform
-from batchyard.plan.model import Engine, Platform
-from batchyard.plan.reading import InvalidPlatform, Source, read_platform
-from batchyard.plan.terraform import hcl
-from batchyard.plan.terraform.files import files
-from batchyard.plan.terraform.pools import future_reservations, node_pools, reservations
+import batchyard.provision.terraform
+from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.model import Engine, Platform
+from batchyard.provision.terraform import hcl
+from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
 
 HEAD = """\
 apiVersion: platform.batchyard.dev/v1alpha1
@@ -202,7 +202,7 @@ def test_a_platform_without_google_has_no_terraform() -> None:
 
 
 def test_every_file_of_the_package_is_rendered() -> None:
-    (folder,) = map(Path, batchyard.plan.terraform.__path__)
+    (folder,) = map(Path, batchyard.provision.terraform.__path__)
     made = files(platform())
     for place, rendered in (("root", ""), ("modules", "modules/"), ("cloud_build", "build/")):
         for path in (folder / place).rglob("*.*"):

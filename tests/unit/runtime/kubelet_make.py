@@ -7,9 +7,9 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import Delete
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.pod_life import Pace
+from batchyard.interfaces.client import Delete
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.pod_timeline import Pace
 from stage import Stage
 from unit.core.node_make import node
 

@@ -2,8 +2,8 @@
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.runtime.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.scheduling.workload import lifecycle
 from stage import Stage, said
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.runtime.durations import FOR_EVER, Plan, plan_of, sleeping_time
+from batchyard.kubelet.simulated.durations import FOR_EVER, Plan, plan_of, sleeping_time
 from stage import Stage
 from unit.core.node_make import owner, pod
 

@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.job_pods.controller import JobPods
-from batchyard.runtime.kubelet import Kubelets
+from batchyard.jobs.job.controller import JobPods
+from batchyard.kubelet.simulated.kubelet import Kubelets
 from stage import Stage, said
 
 

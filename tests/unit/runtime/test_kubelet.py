@@ -8,8 +8,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.runtime.kubelet import Kubelets
-from batchyard.runtime.pod_life import Pace
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.pod_timeline import Pace
 from stage import Stage
 from unit.core.node_make import node, pod
 from unit.runtime.kubelet_make import conditions, container, delete, is_gone, pass_time, slow, started, status

@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.runtime.pod_life import Pace
+from batchyard.kubelet.simulated.pod_timeline import Pace
 from stage import Stage, said
 from unit.core.node_make import instance, node, pod
 from unit.runtime.kubelet_make import container, delete, is_gone, pass_time, slow, started, status

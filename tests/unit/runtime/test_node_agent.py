@@ -3,7 +3,7 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
-from batchyard.runtime.node_agent import NodeAgents
+from batchyard.kubelet.simulated.node_agent import NodeAgents
 from stage import Stage, said
 from unit.core.node_make import instance, lease, node
 from unit.runtime.kubelet_make import pass_time

@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_status
-from batchyard.runtime.machine import pod_address
-from batchyard.runtime.pod_status import qos_class
+from batchyard.kubelet.simulated.node_machine import pod_address
+from batchyard.kubelet.simulated.pod_status import qos_class
 from unit.core.node_make import node, pod
 from unit.runtime.kubelet_make import conditions, delete, slow, started, status
 

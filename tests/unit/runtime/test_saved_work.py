@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, annotation, with_metadata
+from batchyard.api.views.checkpoints import resumed_work
 from batchyard.base.instant import SECOND
-from batchyard.core.checkpoints import resumed_work
 from stage import Stage
 from unit.core.node_make import instance, owner, pod
 from unit.runtime.kubelet_make import delete, is_gone, pass_time, started

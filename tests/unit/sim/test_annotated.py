@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from batchyard.sim.annotated import annotation_faults
+from batchyard.sim.scenario import annotation_faults
 
 
 @pytest.mark.parametrize(

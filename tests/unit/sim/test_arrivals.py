@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.sim.arrivals import Arrivals
-from batchyard.sim.lean import queues_of
+from batchyard.sim.forecasting.arrivals import Arrivals
+from batchyard.sim.forecasting.quota_only_state import queues_of
 from unit.sim.forks_make import queue, state, workload
 
 #: Ten at once, every hundred seconds.

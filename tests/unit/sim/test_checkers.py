@@ -10,9 +10,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata, with_path, with_status
 from batchyard.api.well_known import SUBMIT_AT, WORKLOAD
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import Create, EventType, UpdateStatus, WatchEvent
-from batchyard.sim.checkers.inspection import LAWS, Inspection, attach
-from batchyard.sim.generate import scenario_of
+from batchyard.interfaces.client import Create, EventType, UpdateStatus, WatchEvent
+from batchyard.sim.invariants.checker import LAWS, Inspection, attach
+from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.world import World
 
 Obj = Mapping[str, Any]

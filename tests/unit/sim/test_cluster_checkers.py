@@ -10,8 +10,8 @@ from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.base.instant import MINUTE
-from batchyard.ports.client import Create, Update, UpdateStatus
-from batchyard.sim.checkers.inspection import LAWS, Inspection, attach
+from batchyard.interfaces.client import Create, Update, UpdateStatus
+from batchyard.sim.invariants.checker import LAWS, Inspection, attach
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 

@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.sim.configurations.changes import headline
-from batchyard.sim.configurations.contrast import Contrast, Settings, contrast, document_of
-from batchyard.sim.configurations.curve import Curve
-from batchyard.sim.configurations.fairness import jain
-from batchyard.sim.configurations.inputs import Side, read_pair
-from batchyard.sim.configurations.page import page
-from batchyard.sim.configurations.repeats import repeated
-from batchyard.sim.configurations.sections import Figure, Unit
-from batchyard.sim.configurations.told import told, told_change
-from batchyard.sim.configurations.traced import as_jobs
+from batchyard.sim.compare.changes import headline
+from batchyard.sim.compare.comparison import Contrast, Settings, contrast, document_of, repeated
+from batchyard.sim.compare.fairness import jain
+from batchyard.sim.compare.formatting import told, told_change
+from batchyard.sim.compare.inputs import Side, read_pair
+from batchyard.sim.compare.page import page
+from batchyard.sim.compare.runs import as_jobs
+from batchyard.sim.compare.sections import Figure, Unit
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.trace import load_of
+from batchyard.sim.time_series import Curve
+from batchyard.sim.traces import load_of
 from unit.sim.forks_make import queue, workload
 
 Obj = dict[str, Any]

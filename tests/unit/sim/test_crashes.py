@@ -7,8 +7,8 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR
-from batchyard.core.lifecycle.workload import is_finished
-from batchyard.sim.faulty_client import Trouble
+from batchyard.scheduling.workload.lifecycle import is_finished
+from batchyard.sim.faults.faulty_client import Trouble
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 

@@ -5,10 +5,10 @@ from math import log
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.core.calibration import LEVELS, Calibration, Track
 from batchyard.sim import forecast as forecasting
 from batchyard.sim.forecast import SAMPLED, Asked, Forecast, forecasts, samples
-from batchyard.sim.runtimes import Basis
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Track
+from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, untold, workload
 

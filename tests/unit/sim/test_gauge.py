@@ -1,6 +1,6 @@
 """A number over time."""
 
-from batchyard.sim.gauge import Gauge
+from batchyard.sim.time_series import Gauge
 
 
 def test_the_mean_is_weighted_with_time() -> None:

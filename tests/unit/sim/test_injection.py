@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.core.machines.instances import phase_of
-from batchyard.sim.injection import has_unfinished_work
+from batchyard.cloud.catalog.instances import phase_of
+from batchyard.sim.faults.injection import has_unfinished_work
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from batchyard import simulate
-from batchyard.apiserver.patch.merge import merged
-from batchyard.core.lint.findings import DOCUMENT, Severity
-from batchyard.core.lint.registry import BY_NAME, RULES
-from batchyard.sim.lint import lint
+from batchyard.apiserver.patch import merged
+from batchyard.lint.findings import DOCUMENT, Severity
+from batchyard.lint.registry import BY_NAME, RULES
+from batchyard.lint.run import lint
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.sim.merge import merged
+from batchyard.sim.world import merged
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import Delete
-from batchyard.sim.faulty_client import Trouble
+from batchyard.interfaces.client import Delete
+from batchyard.sim.faults.faulty_client import Trouble
 from batchyard.sim.scenario import Scenario, Step, make_scenario
 from batchyard.sim.world import World
 

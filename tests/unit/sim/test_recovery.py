@@ -7,8 +7,8 @@ import pytest
 import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
-from batchyard.core.hotswap import Occupant, message
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.placement.gang_preemption import Occupant, message
 from batchyard.sim.recovery import Loss, Recoveries
 
 

@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_reference, with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.sim.runtimes import Basis, Runtimes, told_runtime
+from batchyard.sim.forecasting.run_times import Basis, Runtimes, told_runtime
 from unit.sim.forks_make import queue, state, untold, workload
 
 

@@ -5,7 +5,7 @@ import pytest
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import SECOND
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
 
 CONFIG = """

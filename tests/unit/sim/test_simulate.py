@@ -12,7 +12,7 @@ from batchyard import InvalidScenario, simulate
 from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
-from batchyard.ports.client import Create
+from batchyard.interfaces.client import Create
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
 from batchyard.sim.result import Ending, Result, refusal_of

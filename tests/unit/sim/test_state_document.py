@@ -8,8 +8,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
-from batchyard.core.kueue_settings import SIMULATED
-from batchyard.core.preemption.fair import Strategy
+from batchyard.scheduling.kueue_configuration import SIMULATED
+from batchyard.scheduling.preemption.fair import Strategy
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state_document import document_of, read_state, state_of
 from batchyard.sim.whatif import start_of

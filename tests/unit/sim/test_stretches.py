@@ -3,7 +3,7 @@
 from itertools import pairwise
 from statistics import fmean, pvariance
 
-from batchyard.sim.stretches import Stretches, chance, weights
+from batchyard.sim.forecasting.arrivals import Stretches, chance, weights
 
 #: A history of good days and bad days, of ten runs each.
 DAYS = [float(place // 10 % 2) for place in range(100)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.sim.survival import Survival
+from batchyard.sim.forecasting.kaplan_meier import Survival
 
 
 def test_without_anybody_going_on_it_is_the_share_that_lasted_longer() -> None:

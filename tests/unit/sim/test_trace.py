@@ -8,7 +8,7 @@ from batchyard.base.instant import SECOND
 from batchyard.sim.fragmentation import Shape
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.trace import load_of, read_trace, with_manifests
+from batchyard.sim.traces import load_of, read_trace, with_manifests
 from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
 
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"

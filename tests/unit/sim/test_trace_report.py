@@ -7,8 +7,8 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import Options
-from batchyard.sim.trace import Trace, read_trace
 from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, Unplaced
+from batchyard.sim.traces import Trace, read_trace
 from unit.sim.trace_make import NODES, write_trace
 
 REAL = Path(__file__).parents[4] / "shared" / "traces"

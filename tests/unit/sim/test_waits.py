@@ -5,9 +5,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, WriteResult
-from batchyard.ports.controller import EventRecord
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, Delete, WriteResult
+from batchyard.interfaces.controller import EventRecord
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
 

@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.sim.difference import Difference, difference_of, document_of
-from batchyard.sim.generate import scenario_of
+from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.whatif import Start, compare, read_change, start_of

@@ -10,9 +10,9 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete
-from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.interfaces.client import Create, Delete
+from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
 from batchyard.sim.scenario import Scenario, Step, make_scenario
 from batchyard.sim.world import EPOCH, StoppedByLoop, World
 from batchyard.store.memory import Store

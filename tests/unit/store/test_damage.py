@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard.store.commit_mark import JournalError, mark_of
 from batchyard.store.journal import LEAP, Journal
 from batchyard.store.log import Expired, Recovered
-from batchyard.store.mark import JournalError, mark_of
 from batchyard.store.memory import Store
 from unit.store.test_journal import Kept, filled, key, thing
 

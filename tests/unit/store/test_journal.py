@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Key, Obj
-from batchyard.ports.client import WatchEvent
+from batchyard.interfaces.client import WatchEvent
+from batchyard.store.commit_mark import JournalError
 from batchyard.store.journal import Journal, Sync
 from batchyard.store.log import Expired
-from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 
 TESTS = Path(__file__).parents[2]

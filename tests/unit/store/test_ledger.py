@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unreadable
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, TooBroad, Unreadable
 from batchyard.store import ledger as module
+from batchyard.store.commit_mark import JournalError
 from batchyard.store.ledger import LedgerFile
-from batchyard.store.mark import JournalError
 from unit.store.limits import files_no_larger_than
 
 

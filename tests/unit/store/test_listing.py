@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.meta import Key, Obj
-from batchyard.store.listing import Listing
+from batchyard.store.memory import Listing
 
 
 def key(namespace: str, name: str) -> Key:

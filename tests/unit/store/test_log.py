@@ -3,8 +3,8 @@
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.base.check import InvariantError
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.base.invariants import InvariantError
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.log import Expired, RevisionLog
 
 KEY = Key("ConfigMap", "team", "a")

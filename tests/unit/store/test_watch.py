@@ -4,8 +4,7 @@ import pytest
 
 from batchyard.api.meta import Key, Obj
 from batchyard.store.log import Expired
-from batchyard.store.memory import Store
-from batchyard.store.watch import Watch
+from batchyard.store.memory import Store, Watch
 
 KEY = Key("ConfigMap", "team", "a")
 OBJ: Obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}

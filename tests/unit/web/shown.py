@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from batchyard.dashboard.access import Everything, Sight
+from batchyard.dashboard.history import History
+from batchyard.dashboard.pages import Pages, Time
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from batchyard.web.history import History
-from batchyard.web.pages import Pages, Time
-from batchyard.web.sight import Everything, Sight
 
 Model = dict[str, Any]
 ALL = Everything()

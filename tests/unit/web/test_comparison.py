@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchyard.web.comparison import Comparison, Parted
-from batchyard.web.models.comparison import LINES_MAX
+from batchyard.dashboard.comparison import Comparison, Parted
+from batchyard.dashboard.models.costs import LINES_MAX
 from unit.web.shown import ALL, Team, shown
 
 

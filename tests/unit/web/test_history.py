@@ -4,8 +4,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import EventType, WatchEvent
-from batchyard.web.history import LIVE_LIMITS, History, HistoryLimits
+from batchyard.dashboard.history import LIVE_LIMITS, History, HistoryLimits
+from batchyard.interfaces.client import EventType, WatchEvent
 
 PREEMPTED = make.condition(
     "Preempted", reason="InClusterQueue", message="Preempted to accommodate a workload (UID: uid-by, JobUID: UNKNOWN)"

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from batchyard.api import scheme
-from batchyard.web.pages import VIEWS
-from batchyard.web.sight import Everything
+from batchyard.dashboard.access import Everything
+from batchyard.dashboard.pages import VIEWS
 from unit.web.shown import Model, shown
 
 

@@ -4,10 +4,10 @@ import json
 import re
 from collections import Counter
 
-from batchyard.sim.reporter import Reporter
+from batchyard.dashboard.assets import SCRIPTS, asset
+from batchyard.dashboard.static_report import script_of_all
+from batchyard.sim.report import Reporter
 from batchyard.sim.simulate import Simulation, read_scenario
-from batchyard.web.assets import SCRIPTS, asset
-from batchyard.web.report import script_of_all
 
 QUEUES = """
 apiVersion: kueue.x-k8s.io/v1beta2

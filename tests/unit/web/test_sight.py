@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchyard.api import scheme
-from batchyard.web.pages import VIEWS
+from batchyard.dashboard.pages import VIEWS
 from unit.web.shown import Team, shown
 
 OTHERS = ("team-b", "team-c", "team-d")

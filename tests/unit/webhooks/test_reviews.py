@@ -12,11 +12,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.selectors import selector
 from batchyard.apiserver.patch.json import json_patched
-from batchyard.controllers.groups import ON_KUBERNETES
-from batchyard.webhooks.hooks import hooks
-from batchyard.webhooks.lookups import Lookups, Question, Unknown
-from batchyard.webhooks.patches import patch_between
-from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, validated
+from batchyard.controller_groups import ON_KUBERNETES
+from batchyard.webhooks.hooks import Lookups, Question, Unknown, hooks
+from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, patch_between, validated
 from yard import queue
 
 QUEUED = {"kueue.x-k8s.io/queue-name": "team"}

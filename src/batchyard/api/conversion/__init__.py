@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.conversion import configuration, queues, workload
+from batchyard.api.conversion import configuration, kueue
 from batchyard.api.conversion.parts import Part, converted, flipped
 from batchyard.api.meta import Obj, group_kind
 
@@ -25,13 +25,13 @@ NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
 _SAME: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
 _PARTS: Final[Mapping[str, Sequence[Part]]] = {
-    scheme.CLUSTER_QUEUE: queues.CLUSTER_QUEUE_PARTS,
-    scheme.COHORT: queues.COHORT_PARTS,
-    scheme.LOCAL_QUEUE: queues.LOCAL_QUEUE_PARTS,
-    scheme.WORKLOAD: workload.PARTS,
-    scheme.ADMISSION_CHECK: queues.ADMISSION_CHECK_PARTS,
-    scheme.MULTI_KUEUE_CONFIG: queues.MULTI_KUEUE_CONFIG_PARTS,
-    scheme.MULTI_KUEUE_CLUSTER: queues.MULTI_KUEUE_CLUSTER_PARTS,
+    scheme.CLUSTER_QUEUE: kueue.CLUSTER_QUEUE_PARTS,
+    scheme.COHORT: kueue.COHORT_PARTS,
+    scheme.LOCAL_QUEUE: kueue.LOCAL_QUEUE_PARTS,
+    scheme.WORKLOAD: kueue.PARTS,
+    scheme.ADMISSION_CHECK: kueue.ADMISSION_CHECK_PARTS,
+    scheme.MULTI_KUEUE_CONFIG: kueue.MULTI_KUEUE_CONFIG_PARTS,
+    scheme.MULTI_KUEUE_CLUSTER: kueue.MULTI_KUEUE_CLUSTER_PARTS,
 }
 _FLIPPED: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.items()}
 

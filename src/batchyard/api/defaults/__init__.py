@@ -1,15 +1,16 @@
 """Values that objects get when they are made, beyond what a schema can express.
 
 Nothing is changed in place; an object that needs nothing comes back as it is. The defaults of pod templates are in the
-field tables (batchyard.api.schema). Pods get some more when they are made (batchyard.api.admission.pods), and Jobs what
-Kueue adds (batchyard.api.admission.queued_jobs).
+field tables (batchyard.api.schema). Pods get some more when they are made (batchyard.admission_plugins.pods), and
+Jobs what
+Kueue adds (batchyard.admission_plugins.queued_jobs).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.defaults import apps, cloud, job, jobset, limit_range, node, pod, queues, rbac, secret, volumes
+from batchyard.api.defaults import kubernetes, kueue
 from batchyard.api.meta import Obj, group_kind
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -21,28 +22,28 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
             *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
         ),
-        queues.specified,
+        kueue.specified,
     ),
-    scheme.CLUSTER_QUEUE: queues.cluster_queue,
-    scheme.RESOURCE_FLAVOR: queues.in_use,
-    scheme.CLUSTER: cloud.cluster_defaults,
-    scheme.NODE_POOL: cloud.node_pool_defaults,
-    scheme.NODE: node.node_defaults,
-    scheme.POD: pod.pod_defaults,
-    scheme.ROLE_BINDING: rbac.binding_defaults,
-    scheme.CLUSTER_ROLE_BINDING: rbac.binding_defaults,
-    scheme.DEPLOYMENT: apps.deployment_defaults,
-    scheme.REPLICA_SET: apps.replica_set_defaults,
-    scheme.REPLICATION_CONTROLLER: apps.replication_controller_defaults,
-    scheme.STATEFUL_SET: apps.stateful_set_defaults,
-    scheme.DAEMON_SET: apps.daemon_set_defaults,
-    scheme.CRON_JOB: apps.cron_job_defaults,
-    scheme.SECRET: secret.secret_defaults,
-    scheme.LIMIT_RANGE: limit_range.limit_range_defaults,
-    scheme.JOB: job.job_defaults,
-    scheme.JOB_SET: jobset.jobset_defaults,
-    scheme.PERSISTENT_VOLUME: volumes.volume_defaults,
-    scheme.PERSISTENT_VOLUME_CLAIM: volumes.claim_defaults,
+    scheme.CLUSTER_QUEUE: kueue.cluster_queue,
+    scheme.RESOURCE_FLAVOR: kueue.in_use,
+    scheme.CLUSTER: kueue.cluster_defaults,
+    scheme.NODE_POOL: kueue.node_pool_defaults,
+    scheme.NODE: kubernetes.node_defaults,
+    scheme.POD: kubernetes.pod_defaults,
+    scheme.ROLE_BINDING: kubernetes.binding_defaults,
+    scheme.CLUSTER_ROLE_BINDING: kubernetes.binding_defaults,
+    scheme.DEPLOYMENT: kubernetes.deployment_defaults,
+    scheme.REPLICA_SET: kubernetes.replica_set_defaults,
+    scheme.REPLICATION_CONTROLLER: kubernetes.replication_controller_defaults,
+    scheme.STATEFUL_SET: kubernetes.stateful_set_defaults,
+    scheme.DAEMON_SET: kubernetes.daemon_set_defaults,
+    scheme.CRON_JOB: kubernetes.cron_job_defaults,
+    scheme.SECRET: kubernetes.secret_defaults,
+    scheme.LIMIT_RANGE: kubernetes.limit_range_defaults,
+    scheme.JOB: kubernetes.job_defaults,
+    scheme.JOB_SET: kueue.jobset_defaults,
+    scheme.PERSISTENT_VOLUME: kubernetes.volume_defaults,
+    scheme.PERSISTENT_VOLUME_CLAIM: kubernetes.claim_defaults,
 }
 
 _NO_PODS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")

@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
-from batchyard.api.schema.flaws import Flaw, Flaws, path_text
-from batchyard.api.schema.meaning import Meaning
-from batchyard.api.schema.places import unknown_field_remedy
+from batchyard.api.schema.compiled_checks import Compiler, RootVisitor
+from batchyard.api.schema.field_locations import Meaning, unknown_field_remedy
 from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
-from batchyard.api.schema.visitors import Compiler, RootVisitor
+from batchyard.api.schema.violations import Flaw, Flaws, path_text
 from batchyard.api.scheme import ServedKind, kind_info
 
 __all__ = ["Settled", "completed", "meaning_of", "settle", "validate", "with_defaults"]

@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import quantity
-from batchyard.api.schema.flaws import Flaw, Flaws, choice, flaw, shown, wrong_type
-from batchyard.api.schema.nearest import nearest
+from batchyard.api.schema.violations import Flaw, Flaws, choice, flaw, nearest, shown, wrong_type
 from batchyard.api.times import in_utc, micro_in_utc
 from batchyard.base.instant import parse_duration
-from batchyard.base.remembering import remembered
+from batchyard.base.memoize import remembered
 
 Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api import cron, scheme
+from batchyard.api.cron import TIME_ZONES
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.schema import meaning_of
 from batchyard.api.selectors import selector as parsed_selector
-from batchyard.api.time_zones import TIME_ZONES
-from batchyard.api.validation import faults, job, metadata, pods
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import job, metadata, pods
 
 _LABELS: Final = "spec.template.metadata.labels"
 _COUNTS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")

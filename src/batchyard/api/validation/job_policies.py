@@ -6,7 +6,8 @@ from typing import Any, Final
 from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.api.validation import faults, metadata
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata
 
 _ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
 _OPERATORS: Final = ("In", "NotIn")

@@ -11,7 +11,8 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
 from batchyard.api.schema.tables import is_native
-from batchyard.api.validation import faults, names
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import names
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
 #: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names, and those of

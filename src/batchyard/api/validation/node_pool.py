@@ -7,8 +7,10 @@ pkg/autoprovisioning/injection.go.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from batchyard.api import quantity
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata, names, slices, tolerations
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata, names, node_constraints, queued_jobs
 from batchyard.base.instant import HOUR, SECOND, parse_duration
 
 Spec = Mapping[str, Any]
@@ -45,13 +47,13 @@ def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
 def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     """All rules of what a pool is, wherever it is written."""
     yield from metadata.label_faults(pool.get("labels"), f"{path}.labels")
-    yield from tolerations.taint_faults(pool.get("taints") or (), f"{path}.taints")
+    yield from node_constraints.taint_faults(pool.get("taints") or (), f"{path}.taints")
     yield from _size_faults(pool, path)
     yield from _provisioning_faults(pool, path)
     yield from run_duration_faults(pool, path)
     yield from _accelerator_faults(pool, path)
     yield from _placement_faults(pool, path)
-    yield from slices.slice_faults(pool, path)
+    yield from queued_jobs.slice_faults(pool, path)
 
 
 def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
@@ -151,4 +153,79 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     if pool.get("provisioning") == "queued":
         message = "compact placement is not available with queued provisioning"
         yield faults.forbidden(at, message, "drop it, or set provisioning to standard or spot")
-    yield from slices.one_zone_faults(pool, path, "a placement group")
+    yield from queued_jobs.one_zone_faults(pool, path, "a placement group")
+
+
+# --- instances ---
+#
+# Rules of Instances and ResizeRequests: what was asked of the cloud is not changed, but given up.
+
+
+_REMEDY: Final = "delete the object and create it anew"
+
+
+def instance_faults(instance: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of an Instance."""
+    spec = instance.get("spec") or {}
+    yield from metadata.metadata_faults(instance)
+    yield from run_duration_faults(spec, "spec")
+    if spec.get("resizeRequest") and spec.get("provisioning", "standard") != "queued":
+        message = "only queued instances come with a ResizeRequest"
+        yield faults.forbidden("spec.resizeRequest", message, "drop it, or set spec.provisioning to queued")
+
+
+def resize_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a ResizeRequest."""
+    spec = request.get("spec") or {}
+    yield from metadata.metadata_faults(request)
+    yield from run_duration_faults({**spec, "provisioning": "queued"}, "spec")
+    wanted = spec.get("provisioningRequest")
+    if wanted is not None and not all(wanted.partition("/")):
+        message = "must be the namespace and the name of a ProvisioningRequest"
+        yield faults.invalid("spec.provisioningRequest", wanted, message, "write it as namespace/name")
+
+
+def instance_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed Instance: what it asks for stays."""
+    yield from instance_faults(new)
+    if new.get("spec") != old.get("spec"):
+        yield faults.broken_rule("spec", "object", faults.IMMUTABLE, _REMEDY)
+
+
+def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed ResizeRequest: what it asks for stays."""
+    yield from resize_request_faults(new)
+    if new.get("spec") != old.get("spec"):
+        yield faults.broken_rule("spec", "object", faults.IMMUTABLE, _REMEDY)
+
+
+# --- budget ---
+#
+# Rules of Budgets: one amount, and what is done as it is used up.
+
+
+_AMOUNTS: Final = ("dollars", "acceleratorHours")
+
+
+def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Budget."""
+    spec = budget.get("spec") or {}
+    yield from metadata.metadata_faults(budget)
+    given = [field for field in _AMOUNTS if spec.get(field) is not None]
+    if not given:
+        yield faults.required(
+            "spec.dollars", "a Budget says how much", 'set dollars: "5000", or acceleratorHours: "120"'
+        )
+    if len(given) > 1:
+        remedy = "make two Budgets, one for each"
+        yield faults.forbidden("spec.acceleratorHours", "may not be set beside dollars", remedy)
+    for field in given:
+        if quantity.parse(spec[field]) < 0:
+            yield faults.invalid(f"spec.{field}", spec[field], "must not be negative", "use 0 to allow nothing")
+    for place, threshold in enumerate(spec.get("thresholds") or ()):
+        path = f"spec.thresholds[{place}]"
+        if threshold.get("drain") and threshold["action"] != "Hold":
+            yield faults.forbidden(f"{path}.drain", "only those that Hold drain", "drop it, or set action to Hold")
+        if "priorityBoost" in threshold and threshold["action"] != "Demote":
+            remedy = "drop it, or set action to Demote"
+            yield faults.forbidden(f"{path}.priorityBoost", "only those that Demote have one", remedy)

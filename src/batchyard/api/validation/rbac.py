@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata, names
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata, names
 
 GROUP: Final = "rbac.authorization.k8s.io"
 _SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")

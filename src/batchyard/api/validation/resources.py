@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import amounts, faults, metadata, names
-from batchyard.base.remembering import remembered
+from batchyard.api.validation import errors as amounts
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata, names
+from batchyard.base.memoize import remembered
 
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = ("cpu", "memory")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import quantity, well_known
 from batchyard.api.selectors import Requirement
 from batchyard.base.ids import fnv1a_64
-from batchyard.base.remembering import remembered
+from batchyard.base.memoize import remembered
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 

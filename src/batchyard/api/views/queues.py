@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
 from batchyard.api.selectors import Selector, selector
+from batchyard.api.views.pod import Taint, Toleration, taint, toleration
 
 
 class Quota(NamedTuple):
@@ -195,3 +196,34 @@ def _fungibility(spec: Mapping[str, Any]) -> Fungibility:
 def _weight(spec: Mapping[str, Any]) -> float:
     weight = (spec.get("fairSharing") or {}).get("weight")
     return 1.0 if weight is None else quantity.parse(weight) / quantity.NANO
+
+
+# --- flavor ---
+#
+# The view of a ResourceFlavor.
+
+
+_SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A ResourceFlavor: the labels and taints of its nodes, the tolerations it brings along."""
+
+    name: str
+    labels: Mapping[str, str]
+    #: Only those that keep pods away.
+    taints: tuple[Taint, ...]
+    tolerations: tuple[Toleration, ...]
+
+
+def flavor_view(obj: Obj) -> Flavor:
+    """The view of a ResourceFlavor."""
+    spec = obj.get("spec") or {}
+    taints = map(taint, spec.get("nodeTaints") or ())
+    return Flavor(
+        name=obj["metadata"]["name"],
+        labels=spec.get("nodeLabels") or {},
+        taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
+        tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
+    )

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
+from batchyard.api.printing.cells import json_path
+from batchyard.api.printing.kinds import TABLES
 from batchyard.api.scheme import ServedKind
-from batchyard.api.tables.cells import json_path
-from batchyard.api.tables.kinds import TABLES
 from batchyard.apiserver.openapi.schemas import REFERENCE, Schemas, schemas_of
 
 _OF_PATCHES: Final = ("x-kubernetes-patch-strategy", "x-kubernetes-patch-merge-key", "x-kubernetes-group-version-kind")

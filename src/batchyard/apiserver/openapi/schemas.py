@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api.schema.descriptions import description
-from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
+from batchyard.api.schema.tables import NATIVE, Field, Scope, description, scope, scope_for
 from batchyard.api.scheme import ServedKind
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]

@@ -4,11 +4,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
+from batchyard.apiserver.merge_schema import Shape
 from batchyard.apiserver.patch.json import json_patched
-from batchyard.apiserver.patch.merge import merged
 from batchyard.apiserver.patch.strategic import strategically_merged
 from batchyard.apiserver.request import Refused, bad_request
-from batchyard.apiserver.shapes import Shape
+
+# --- merge ---
+#
+# JSON merge patches. Source: RFC 7396.
+
+
+def merged(value: Any, patch: Any) -> Any:
+    """A value after a JSON merge patch: objects are merged, null removes, all else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(value) if isinstance(value, Mapping) else {}
+    for field, wanted in patch.items():
+        if wanted is None:
+            result.pop(field, None)
+        else:
+            result[field] = merged(result.get(field), wanted)
+    return result
+
 
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE: Final = "application/merge-patch+json"

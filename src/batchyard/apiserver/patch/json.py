@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.api.documents import is_too_deep
 from batchyard.api.meta import Obj
+from batchyard.api.yaml_documents import is_too_deep
 from batchyard.apiserver.request import Refused, bad_request
 
 _OPERATIONS_MAX: Final = 10_000

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from batchyard.apiserver.merge_schema import Shape
 from batchyard.apiserver.request import Refused, bad_request
-from batchyard.apiserver.shapes import Shape
 
 _PATCH: Final = "$patch"
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"

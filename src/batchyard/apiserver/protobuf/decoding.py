@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.documents import NESTING_MAX, VALUES_MAX, is_too_deep
 from batchyard.api.times import format_micro_time, format_time
+from batchyard.api.yaml_documents import NESTING_MAX, VALUES_MAX, is_too_deep
 from batchyard.apiserver.protobuf.wire import Allowance, BadMessage, Value, fields_of, signed
 from batchyard.base.instant import SECOND, Instant
 

@@ -12,7 +12,7 @@ from batchyard.cli.options import Output
 
 
 def _load(text: str) -> Fraction:
-    from batchyard.sim.trace import load_of  # noqa: PLC0415 - loads the platform
+    from batchyard.sim.traces import load_of  # noqa: PLC0415 - loads the platform
 
     try:
         return load_of(text)
@@ -44,7 +44,7 @@ def compare(
 ) -> None:
     """Compare two configurations on the same load: waits, utilisation, fairness, preemptions, costs."""
     from batchyard.cli import compare as command  # noqa: PLC0415 - loads the platform
-    from batchyard.sim.configurations.contrast import Settings  # noqa: PLC0415 - loads the platform
+    from batchyard.sim.compare.comparison import Settings  # noqa: PLC0415 - loads the platform
 
     settings = Settings(until, seed, seeds)
     command.run(command.Request(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html))

@@ -31,7 +31,7 @@ def install(
 ) -> None:
     """Print the manifests of the operator for a cluster: `batchyard install | kubectl apply --server-side -f -`."""
     from batchyard.cli.install import faults_of, run, text_of  # noqa: PLC0415 - loads the platform
-    from batchyard.install import Scraping, Settings  # noqa: PLC0415 - as the rest
+    from batchyard.operator_manifests import Scraping, Settings  # noqa: PLC0415 - as the rest
 
     settings = Settings(
         image=image,

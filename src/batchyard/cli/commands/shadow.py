@@ -51,9 +51,9 @@ def look_on(
     """Look on beside the Kueue of a kubeconfig and a context; `kueue`: its Configuration, and whether it is fair."""
     from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli.kueue_file import beside  # noqa: PLC0415 - as above
-    from batchyard.controllers.shadow.known import Terms  # noqa: PLC0415 - as above
-    from batchyard.live.access import Source  # noqa: PLC0415 - as above
-    from batchyard.live.shadow import Wanted  # noqa: PLC0415 - as above
+    from batchyard.server.kubeconfig.access import Source  # noqa: PLC0415 - as above
+    from batchyard.server.operator.shadow import Wanted  # noqa: PLC0415 - as above
+    from batchyard.shadow.state import Terms  # noqa: PLC0415 - as above
 
     terms = Terms() if patience is None else Terms(min(Terms().settle, patience // 2), patience)
     config, fair_sharing = kueue

@@ -35,8 +35,8 @@ from batchyard.cli.monitoring.processes import (
 from batchyard.cli.options import Form
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
-from batchyard.live.credentials import CredentialsError
-from batchyard.live.place import LOOPBACK
+from batchyard.server.platform.credentials import CredentialsError
+from batchyard.server.platform.data_dir import LOOPBACK
 
 _PROMETHEUS: Final = "Prometheus"
 _GRAFANA: Final = "Grafana"

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from batchyard.base.instant import HOUR, Duration
-from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import AUTHORITY, Authority
-from batchyard.live.folder import write_private
-from batchyard.live.place import LOOPBACK
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import AUTHORITY, Authority
+from batchyard.server.platform.data_dir import LOOPBACK, write_private
 
 _SHIPPED: Final = "deploy/monitoring"
 #: Who Prometheus is to the platform: the group may read /metrics and whether the platform is healthy, and nothing else.

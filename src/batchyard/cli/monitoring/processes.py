@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from batchyard.live.folder import beginning_of, write_private
-from batchyard.live.place import LOOPBACK
+from batchyard.server.platform.data_dir import LOOPBACK, beginning_of, write_private
 
 #: How long a program may take until it answers, and until it ends.
 ANSWERS_WITHIN: Final = 60  # seconds

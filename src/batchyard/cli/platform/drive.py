@@ -23,14 +23,13 @@ from batchyard.cli.platform.lock import BusyError, Lock
 from batchyard.cli.platform.processes import Processes
 from batchyard.cli.platform.render import contents_of, write
 from batchyard.cli.platform.target import TargetError, Wanted, reached_by, settled
-from batchyard.plan.model import Platform
-from batchyard.plan.render import render
-from batchyard.plan.steps.cluster import Reached
-from batchyard.plan.steps.create import create
-from batchyard.plan.steps.destroy import destroy
-from batchyard.plan.steps.leftovers import leftovers
-from batchyard.plan.steps.model import Command, Leftover, Step
-from batchyard.plan.system_pods import system_pod_faults
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
+from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.create import create
+from batchyard.provision.steps.destroy import destroy, leftovers
+from batchyard.provision.steps.model import Command, Leftover, Step
+from batchyard.provision.system_pods import system_pod_faults
 
 INTERRUPTED: Final = 130
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -13,8 +13,8 @@ from typing import Final
 from batchyard.cli.platform.happenings import Asking, Display, Happening, Kind
 from batchyard.cli.platform.journal import OWN_FOLDER, Journal
 from batchyard.cli.platform.processes import Processes
-from batchyard.live.clock import ticks
-from batchyard.plan.steps.model import Answer, Command, Probe, Seen, Step
+from batchyard.provision.steps.model import Answer, Command, Probe, Seen, Step
+from batchyard.server.clocks.wall import ticks
 
 _TAIL_LINES: Final = 15
 #: How many seconds are between two looks, at first and later.

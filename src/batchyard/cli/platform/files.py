@@ -4,12 +4,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from batchyard.api.documents import read_documents
 from batchyard.api.errors import FieldError
-from batchyard.api.lines import Lines
+from batchyard.api.yaml_documents import Lines, read_documents
 from batchyard.cli import output
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import InvalidPlatform, PlatformFault, Source, read_platform
+from batchyard.provision.loading import InvalidPlatform, PlatformFault, Source, read_platform
+from batchyard.provision.model import Platform
 
 STANDARD_INPUT = "-"
 

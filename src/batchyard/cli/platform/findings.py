@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from batchyard.api.lines import Lines
 from batchyard.api.scheme import find_kind
+from batchyard.api.yaml_documents import Lines
 from batchyard.cli.platform.files import lines_of
-from batchyard.core.lint.findings import Finding, Severity
-from batchyard.plan.manifests import Made, made
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import Source
-from batchyard.plan.system_pods import system_pod_faults
-from batchyard.sim.lint import lint
+from batchyard.lint.findings import Finding, Severity
+from batchyard.lint.run import lint
+from batchyard.provision.loading import Source
+from batchyard.provision.manifests import Made, made
+from batchyard.provision.model import Platform
+from batchyard.provision.system_pods import system_pod_faults
 
 _ORDER: Final = tuple(Severity)
 #: Whose findings are all of one class of queues.

@@ -9,8 +9,8 @@ from batchyard.cli import guide
 from batchyard.cli.options import Output
 from batchyard.cli.platform.files import read_source, sound_platform
 from batchyard.cli.platform.render import write
-from batchyard.plan.model import Platform
-from batchyard.plan.render import render
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
 
 
 def run(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from batchyard.plan.steps.model import Step
+from batchyard.provision.steps.model import Step
 
 
 class Kind(StrEnum):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from batchyard.cli import output
-from batchyard.shipped import read_folder
+from batchyard.package_data import read_folder
 
 FOLDER = "examples/platforms"
 

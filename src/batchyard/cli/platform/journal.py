@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.times import format_time
-from batchyard.live.clock import wall_clock
+from batchyard.server.clocks.wall import wall_clock
 
 #: Below the rendered folder.
 OWN_FOLDER: Final = ".batchyard"

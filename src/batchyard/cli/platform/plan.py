@@ -3,22 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api.tables import Table, format_table
+from batchyard.accounting.report import dollars
+from batchyard.api.printing import Table, format_table
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.platform.files import read_source, sound_platform
 from batchyard.cli.platform.findings import Told, findings
 from batchyard.cli.platform.guide import play
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.core.costs.report import dollars
-from batchyard.core.lint.findings import Severity
-from batchyard.core.machines.catalog import MicroDollars
-from batchyard.plan.google import made_on_google
-from batchyard.plan.manifests import made
-from batchyard.plan.model import Platform
-from batchyard.plan.quotas import Quota, quotas
-from batchyard.plan.reading import Source
-from batchyard.plan.supply import Supply, supplies
+from batchyard.cloud.catalog.machine_types import MicroDollars
+from batchyard.lint.findings import Severity
+from batchyard.provision.google import made_on_google
+from batchyard.provision.loading import Source
+from batchyard.provision.machine_supply import Supply, supplies
+from batchyard.provision.manifests import made
+from batchyard.provision.model import Platform
+from batchyard.provision.quotas import Quota, quotas
 
 #: How names are shown: all of them, or as far as there is room.
 _Shown: TypeAlias = Callable[[Sequence[str]], str]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Final, TypeAlias
 
 from batchyard.cli.platform.lock import Lock
-from batchyard.live.clock import ticks
-from batchyard.plan.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Answer, Command
+from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Answer, Command
+from batchyard.server.clocks.wall import ticks
 
 #: Told while a command runs: the last line it wrote, and for how many seconds it has been running.
 Watching: TypeAlias = Callable[[str, float], None]

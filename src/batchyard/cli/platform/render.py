@@ -13,10 +13,10 @@ import msgspec
 
 from batchyard.cli import output
 from batchyard.cli.platform.files import read_source, sound_platform
-from batchyard.plan.image_sources import source_archive
-from batchyard.plan.images import SOURCES, builds_operator
-from batchyard.plan.model import Platform
-from batchyard.plan.render import render
+from batchyard.provision.image_sources import source_archive
+from batchyard.provision.images import SOURCES, builds_operator
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
 
 #: What is remembered: by path, the digests of what was written there.
 RECORD: Final = ".batchyard-rendered.json"

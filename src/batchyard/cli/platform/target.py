@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.cli.platform.journal import OWN_FOLDER, Journal
-from batchyard.plan.model import Platform
-from batchyard.plan.steps.cluster import Reached
+from batchyard.provision.model import Platform
+from batchyard.provision.steps.cluster import Reached
 
 _ASKED_WITHIN: Final = 60
 

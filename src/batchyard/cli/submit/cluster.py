@@ -8,14 +8,14 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.events import last_told
+from batchyard.api.conditions import last_told
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli.submit.manifests import Asked, owned
-from batchyard.client.places import path_of, path_of_kind
-from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.resource_paths import path_of, path_of_kind
+from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded, trouble_of
-from batchyard.live.rest_wire import HttpTransport
+from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 _VISIBILITY: Final = "/apis/visibility.kueue.x-k8s.io"
 _VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")

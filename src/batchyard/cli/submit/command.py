@@ -17,7 +17,7 @@ from batchyard.cli.submit.manifests import Asked, job_of, parts_of, stem_of
 from batchyard.cli.submit.telling import Telling
 from batchyard.cli.submit.wanted import Request
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.live.clock import wall_clock
+from batchyard.server.clocks.wall import wall_clock
 
 #: So many letters of chance make a name that nothing else has, as Kubernetes's own.
 _LETTERS: Final = 5

@@ -15,8 +15,8 @@ from batchyard.cli.submit.story import Story, Told, has_begun, terminated
 from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer, Scope
 from batchyard.client.writes import trouble_of
-from batchyard.live.real_time import passing
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.server.clocks.timers import passing
 
 #: How often it is asked who waits before us: nothing tells of it by itself.
 _LOOKS_EVERY: Final = 5 * SECOND

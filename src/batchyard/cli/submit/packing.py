@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batchyard.live.folder import JOURNAL
+from batchyard.server.platform.data_dir import JOURNAL
 
 #: An archive goes into ConfigMaps, which every API server holds in memory: so it is for programs, not for data.
 PACKED_MAX: Final = 8 * 1024 * 1024

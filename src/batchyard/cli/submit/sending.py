@@ -15,9 +15,9 @@ from batchyard.cli.submit.manifests import Asked, job_of, parts_of
 from batchyard.cli.submit.story import Told
 from batchyard.cli.submit.telling import Telling
 from batchyard.cli.submit.wanted import Request
-from batchyard.live.access import Access
-from batchyard.live.folder import KUBECONFIG
-from batchyard.live.rest_wire import HttpTransport
+from batchyard.server.kubeconfig.access import Access
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.platform.data_dir import KUBECONFIG
 
 #: What the user is told in a line.
 REFUSALS: Final = (SubmitError, *reaching.REFUSALS)

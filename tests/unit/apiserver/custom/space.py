@@ -5,7 +5,7 @@ from typing import Any
 
 from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.meta import Key
-from batchyard.controllers.custom_resources import CustomResourceDefinitions
+from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
 from unit.apiserver.api import Api
 
 NAME = "rockets.space.example.com"

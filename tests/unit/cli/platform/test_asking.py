@@ -12,7 +12,7 @@ from batchyard.cli.platform.happenings import Kind
 from batchyard.cli.platform.journal import Journal
 from batchyard.cli.platform.lock import Lock
 from batchyard.cli.platform.processes import Processes
-from batchyard.plan.steps.model import Asking, Consent, Probe, Seen, Step, run
+from batchyard.provision.steps.model import Asking, Consent, Probe, Seen, Step, run
 
 FOUND = Probe(run("echo", "old"), lambda answer: Seen(False, answer.printed.strip()))
 LOOKED = Asking(run("echo", "runs"), lambda answer, sent: f" {sent}; {answer.printed.strip()}")

@@ -15,9 +15,9 @@ from batchyard.cli.platform import drive
 from batchyard.cli.platform.driving import Settings
 from batchyard.cli.platform.lock import Lock
 from batchyard.cli.platform.target import Wanted
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.render import render
-from batchyard.plan.steps.cluster import Reached
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.render import render
+from batchyard.provision.steps.cluster import Reached
 from clouds import PLATFORM, Cloud, in_a_process
 
 NOBODY = Wanted("", "")

@@ -17,7 +17,7 @@ from batchyard.cli.platform.journal import Journal
 from batchyard.cli.platform.lock import Lock
 from batchyard.cli.platform.processes import Processes
 from batchyard.cli.platform.target import Wanted
-from batchyard.plan.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Command
+from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Command
 from clouds import Cloud, ended, in_a_process, started
 
 #: The call that makes the bucket, of a create that nothing disturbs.

@@ -11,10 +11,10 @@ from batchyard.cli.platform.happenings import Kind
 from batchyard.cli.platform.journal import Journal
 from batchyard.cli.platform.lock import Lock
 from batchyard.cli.platform.processes import Processes
-from batchyard.plan.model import Google
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.steps import google
-from batchyard.plan.steps.model import Step
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.model import Google
+from batchyard.provision.steps import google
+from batchyard.provision.steps.model import Step
 from clouds import PLATFORM
 
 TEXT = 'resource "terraform_data" "it" {\n  input = "%s"\n}\n'

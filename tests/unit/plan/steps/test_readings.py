@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.plan.steps.google import nothing_is_protected
-from batchyard.plan.steps.model import Answer, Reading, Retry, Seen
-from batchyard.plan.steps.readings import (
+from batchyard.provision.steps.google import nothing_is_protected
+from batchyard.provision.steps.model import Answer, Reading, Retry, Seen
+from batchyard.provision.steps.probe_parsers import (
     all_are,
     diff_is_empty,
     fails,

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.plan.model import Platform
-from batchyard.plan.reading import Source, read_platform
-from batchyard.plan.render import render
-from batchyard.plan.steps import google
-from batchyard.plan.steps.cluster import Reached
-from batchyard.plan.steps.create import create
-from batchyard.plan.steps.destroy import destroy
-from batchyard.plan.steps.leftovers import leftovers
-from batchyard.plan.steps.model import Step
+from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.model import Platform
+from batchyard.provision.render import render
+from batchyard.provision.steps import google
+from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.create import create
+from batchyard.provision.steps.destroy import destroy, leftovers
+from batchyard.provision.steps.model import Step
 
 REFARCH = Path(__file__).parents[4] / "examples/platforms/refarch.yaml"
 OWN = Reached(".batchyard/kubeconfig")

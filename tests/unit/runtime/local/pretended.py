@@ -9,17 +9,17 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.beside_machine import BesideMachine
+from batchyard.client.composite import BesideMachine
 from batchyard.client.local import LocalClient
-from batchyard.controllers.runner import Runner
-from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write
-from batchyard.ports.machine import RUN, SANDBOX
-from batchyard.runtime.local.container_run import NodeSettings
-from batchyard.runtime.local.images import ImageRow
-from batchyard.runtime.local.kubelet import LocalKubelet
-from batchyard.runtime.local.plans import File
-from batchyard.runtime.local.wishes import Wishes
+from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
+from batchyard.interfaces.containers import RUN, SANDBOX
+from batchyard.kubelet.local.container_spec import NodeSettings
+from batchyard.kubelet.local.images import ImageRow
+from batchyard.kubelet.local.kubelet import LocalKubelet
+from batchyard.kubelet.local.run_requests import Wishes
+from batchyard.kubelet.local.volume_plans import File
 from batchyard.store.memory import Store
 from stage import Stage
 from unit.runtime.local import local_make

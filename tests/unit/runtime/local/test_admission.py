@@ -7,8 +7,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.runtime.local.admission import Refusal, allocate, find_refusal
-from batchyard.runtime.local.devices import GPU
+from batchyard.kubelet.local.devices import GPU
+from batchyard.kubelet.local.run_requests import Refusal, allocate, find_refusal
 from unit.runtime.local.local_make import container, pod
 
 ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "pods": "3", "ephemeral-storage": "10Gi", GPU: "2"}

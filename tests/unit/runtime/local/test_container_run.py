@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from batchyard.api.decode import decode
-from batchyard.runtime.local.container_run import ContainerRun, Given, NodeSettings, container_run
-from batchyard.runtime.local.devices import Devices
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.images import ImageRow
-from batchyard.runtime.local.plans import Empty, File, Files
-from batchyard.runtime.local.volumes import Sources, volume_plans
+from batchyard.kubelet.local.container_spec import ContainerRun, Given, NodeSettings, container_run
+from batchyard.kubelet.local.devices import Devices
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.images import ImageRow
+from batchyard.kubelet.local.volume_plans import Empty, File, Files
+from batchyard.kubelet.local.volumes import Sources, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
 SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500, host_network=True)

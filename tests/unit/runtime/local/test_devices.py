@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.runtime.local.devices import GPU, Devices, Gpu, allocation_of, gpu_devices
-from batchyard.runtime.local.errors import InputError
+from batchyard.kubelet.local.devices import GPU, Devices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.errors import InputError
 from unit.runtime.local.local_make import container, pod
 
 SIDECAR = {"restartPolicy": "Always"}

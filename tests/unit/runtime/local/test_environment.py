@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.own_service import own_service
-from batchyard.runtime.local.environment import command_line, environment
-from batchyard.runtime.local.errors import ContainerError
+from batchyard.apiserver.kubernetes_service import own_service
+from batchyard.kubelet.local.environment import command_line, environment
+from batchyard.kubelet.local.errors import ContainerError
 from unit.runtime.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret, service
 
 KUBERNETES = service("kubernetes", "10.0.0.1", {"name": "https", "port": 443}, namespace="default")

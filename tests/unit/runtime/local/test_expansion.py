@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.runtime.local.expansion import expand, expand_path
+from batchyard.kubelet.local.environment import expand, expand_path
 
 VARIABLES: Mapping[str, str] = {"A": "one", "B": "$(A)", "EMPTY": ""}
 

@@ -3,8 +3,8 @@
 import pytest
 
 import make
-from batchyard.runtime.local.errors import InputError
-from batchyard.runtime.local.hostname import Hostname, hostname_of, hosts_file
+from batchyard.kubelet.local.errors import InputError
+from batchyard.kubelet.local.names import Hostname, hostname_of, hosts_file
 from unit.runtime.local.local_make import pod
 
 DOMAIN = "workers.team.svc.cluster.local"

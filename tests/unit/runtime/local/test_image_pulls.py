@@ -9,10 +9,10 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.runtime.local.container_run import Given, NodeSettings, Standing, container_run
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.image_pulls import credentials, effective_policy
-from batchyard.runtime.local.images import ImageRow, find_row, reference
+from batchyard.kubelet.local.container_spec import Given, NodeSettings, Standing, container_run
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.image_pulls import credentials, effective_policy
+from batchyard.kubelet.local.images import ImageRow, find_row, reference
 from unit.runtime.local.local_make import Shelf, container
 from unit.runtime.local.pretended import LocalStage, Script, pod
 

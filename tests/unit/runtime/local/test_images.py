@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.images import ImageRow, backing_off, find_row, image_row, matches
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.images import ImageRow, backing_off, find_row, image_row, matches
 
 ROWS = [
     ImageRow("python:3.*", environment="/venvs/python"),

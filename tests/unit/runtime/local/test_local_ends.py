@@ -5,7 +5,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_status
-from batchyard.ports.machine import SANDBOX
+from batchyard.interfaces.containers import SANDBOX
 from unit.runtime.local.local_make import container
 from unit.runtime.local.pretended import UID, LocalStage, Script, pod, sidecar
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.mounts import Mount, mounts_of
-from batchyard.runtime.local.plans import Empty, Files, HostPath, Plan
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.volume_plans import Empty, Files, HostPath, Mount, Plan, mounts_of
 from unit.runtime.local.local_make import container
 
 PLANS: Mapping[str, Plan] = {"cm": Files({}), "data": Empty(), "disk": HostPath("/srv/data")}

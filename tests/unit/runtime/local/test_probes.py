@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.probes import hooks_of, probes_of
+from batchyard.kubelet.local.container_spec import hooks_of, probes_of
+from batchyard.kubelet.local.errors import ContainerError
 from unit.runtime.local.local_make import container
 
 PORTS = [{"name": "web", "containerPort": 8080}, {"containerPort": 1}]

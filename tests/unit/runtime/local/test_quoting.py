@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.runtime.local.quoting import quoted
+from batchyard.kubelet.local.errors import quoted
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, seccomp_of, user_of
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.security import ROOT, User, refuse_what_cannot_be, seccomp_of, user_of
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
 ANYBODY = User(1000, 100)

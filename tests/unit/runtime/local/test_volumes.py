@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.runtime.local.errors import InputError, VolumeError
-from batchyard.runtime.local.plans import Empty, File, Files, HostPath, Plan
-from batchyard.runtime.local.volumes import Sources, lies_below, memory_volumes, volume_plan, volume_plans
+from batchyard.kubelet.local.errors import InputError, VolumeError
+from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Plan
+from batchyard.kubelet.local.volumes import Sources, lies_below, memory_volumes, volume_plan, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret
 
 FAILED = 'MountVolume.SetUp failed for volume "v" : '

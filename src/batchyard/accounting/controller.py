@@ -1,0 +1,261 @@
+"""Keeps the ledger, and leaves CostRecords of it: of the hour that is not over every minute, of others once.
+
+The platform's own record `open` has all that is needed to go on. It comes to the next hour when all records of the last
+are written: whoever starts anew in between writes these again, and to the same.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from batchyard.accounting.accounts import Account, Place, Totals
+from batchyard.accounting.ledger import Ledger
+from batchyard.accounting.records import (
+    OPEN,
+    PLATFORM,
+    Amount,
+    amounts_of,
+    checkpoint,
+    combined,
+    folded,
+    hour_name,
+    is_open,
+    read,
+    record,
+    specs_of,
+)
+from batchyard.accounting.resuming import KINDS, History, resumed
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+from batchyard.interfaces.client import Create, Delete, Reader, Update, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
+
+# --- retention ---
+#
+# How long records are kept: hours for a week, then their days for three months, then their months for ever.
+
+
+DAY: Final = 24 * HOUR
+HOURS_KEPT: Final = 7 * DAY
+DAYS_KEPT: Final = 92 * DAY
+#: So many records are put together at once.
+_AT_ONCE: Final = 20
+#: What records of each length become, when, and how the longer ones are called.
+_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
+    ("hour-", HOURS_KEPT, "day", len("2026-11-22")),
+    ("day-", DAYS_KEPT, "month", len("2026-11")),
+)
+
+
+def shortened(reader: Reader, now: Instant) -> list[Write]:
+    """What is written so that nothing is kept for longer than it should be."""
+    records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
+    writes: list[Write] = []
+    for prefix, kept, longer, length in _STEPS:
+        groups: dict[tuple[str, str], list[Obj]] = {}
+        for obj in records:
+            metadata = obj["metadata"]
+            if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
+                groups.setdefault((metadata["namespace"], obj["spec"]["from"][:length]), []).append(obj)
+        due = [(group, some) for group, some in groups.items() if _end(group[1]) + kept <= now]
+        for (namespace, text), some in due[:_AT_ONCE]:
+            writes += _put_together(reader, Key(scheme.COST_RECORD, namespace, f"{longer}-{text}"), text, some)
+    return writes
+
+
+def _put_together(reader: Reader, key: Key, text: str, some: Sequence[Obj]) -> Iterator[Write]:
+    """First the longer record, and when it is there the shorter ones go."""
+    found = reader.get(key)
+    if found is not None:
+        yield from (Delete(key_of(obj)) for obj in some)
+        return
+    span = _begin(text), _end(text)
+    yield Create(record(key.namespace, key.name, span, span[1], combined([read(obj) for obj in some])))
+
+
+def _begin(text: str) -> Instant:
+    """When a day such as 2026-11-22, or a month such as 2026-11, begins."""
+    return parse_time(f"{text}-01T00:00:00Z" if text.count("-") == 1 else f"{text}T00:00:00Z")
+
+
+def _end(text: str) -> Instant:
+    """When it ends."""
+    begin = _begin(text)
+    if text.count("-") > 1:
+        return begin + DAY
+    return _begin(format_time(begin + 31 * DAY)[: len("2026-11")])
+
+
+BATCH: Final = Key("Batch", "", "costs")
+#: How often the hour that is not over is told: where people look on, and in a simulation.
+EVERY: Final = MINUTE
+_SELDOM: Final = 10 * MINUTE
+_AGAIN: Final = 5 * SECOND
+#: Whoever cannot write a record so often goes on without.
+_TRIES_MAX: Final = 20
+_TIMES: Final = ("through", "revision")
+
+
+class Costs:
+    """See the module. `is_endless`: time passes though nothing happens, so that hours end by themselves."""
+
+    name = "costs"
+    rank = 0
+    kinds = (*KINDS, scheme.COST_RECORD)
+
+    def __init__(self, history: History, *, is_endless: bool) -> None:
+        self._history = history
+        self._is_endless = is_endless
+        self._every = EVERY if is_endless else _SELDOM
+        self.ledger: Ledger | None = None
+        #: The last change that the ledger knows.
+        self._revision = 0
+        #: Records that are yet to be written.
+        self.unwritten: dict[Key, Obj] = {}
+        self._due: Instant = 0
+        self._is_awake = False
+        #: Whether records may be due to be put together.
+        self._is_untidy = True
+        self._tries = 0
+        #: What all hours came to that this process has closed.
+        self._totals = Totals({}, {})
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Show the ledger what changed; the batch, if nobody is to look at it yet."""
+        if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
+            self._revision = event.revision
+            self._end_hours(now)
+            self.ledger.observe((event,), now)
+        elif event.key.kind == scheme.COST_RECORD and event.key not in self.unwritten:
+            return ()
+        if self._is_awake and not self.unwritten:
+            return ()
+        self._is_awake = True
+        return (BATCH,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Write what is due."""
+        self._is_awake = False
+        ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
+        self._end_hours(now)
+        self._note_written(reader)
+        together: list[Write] = []
+        if not self.unwritten:
+            if now < self._due:
+                return self._wake_at(self._due)
+            self._due = now + self._every
+            together = shortened(reader, now) if self._is_untidy else []
+            self._is_untidy = bool(together)
+            self.unwritten = self._open_hour(ledger, reader, now)
+        self._tries += 1
+        writes = [*(_write(reader, name, obj) for name, obj in self.unwritten.items()), *together]
+        return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
+
+    def totals(self, now: Instant) -> Totals:
+        """What was spent since this process counts, Workloads and flavors not told apart."""
+        accounts, settled = ({place: replace(a) for place, a in some.items()} for some in self._totals)
+        ledger = self.ledger
+        if ledger is not None:
+            _add_up(accounts, ledger.accounts(now))
+            _add_up(settled, {place: account for (_, place), account in ledger.settled.items()})
+        return Totals(accounts, settled)
+
+    def _note_written(self, reader: Reader) -> None:
+        """Forget what is written, and what cannot be."""
+        for name, obj in list(self.unwritten.items()):
+            found = reader.get(name)
+            is_there = found is not None and found["spec"] == obj["spec"]
+            if is_there or self._tries > _TRIES_MAX or not _has_room(reader, name.namespace):
+                del self.unwritten[name]
+        if not self.unwritten:
+            self._tries = 0
+
+    def _wake_at(self, due: Instant) -> Outcome:
+        ledger = self.ledger
+        if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
+            return Outcome()
+        self._is_awake = True
+        return Outcome(requeue_at=min(due, ledger.begun + HOUR))
+
+    def _resume(self, reader: Reader, now: Instant) -> Ledger:
+        self.ledger, missed, revision = resumed(reader, self._history, now)
+        for change, then in missed:
+            self._end_hours(then)
+            self.ledger.observe((change,), then)
+        self._revision = max(self._revision, revision)
+        return self.ledger
+
+    def _end_hours(self, now: Instant) -> None:
+        """Close all hours that are over."""
+        ledger = self.ledger
+        while ledger is not None and now >= ledger.begun + HOUR:
+            begun = ledger.begun
+            accounts, settled = ledger.close(begun + HOUR)
+            _add_up(self._totals.accounts, accounts)
+            for (_, place), account in settled.items():
+                _add_up(self._totals.settled, {place: account})
+            unpriced = ledger.unpriced()
+            self._due, self._is_untidy = 0, True
+            self.unwritten.pop(OPEN, None)
+            if accounts or settled:
+                lines, parts = _told(accounts, settled)
+                for namespace, spec in specs_of(lines, parts, unpriced).items():
+                    name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
+                    span = begun, begun + HOUR
+                    self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
+
+    def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> dict[Key, Obj]:
+        """The records of the hour that is not over, as far as they have changed, and all that is needed to go on."""
+        ledger.fold()
+        lines, settled = _told(ledger.accounts(now), ledger.settled)
+        span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
+        specs = specs_of(lines, settled, ledger.unpriced())
+        found: dict[Key, Obj] = {}
+        for namespace, spec in specs.items():
+            key = Key(scheme.COST_RECORD, namespace, name)
+            obj = record(namespace, name, span, now, spec)
+            if not _is_same(reader.get(key), obj):
+                found[key] = obj
+        whole = {"revision": str(self._revision), **checkpoint(specs)}
+        found[OPEN] = record(PLATFORM, OPEN.name, span, now, whole)
+        return found
+
+
+def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> None:
+    """Add accounts, Workloads and flavors not told apart."""
+    for place, account in accounts.items():
+        sums.setdefault(place._replace(flavor="", workload=""), Account()).add(account)
+
+
+def _told(
+    accounts: Mapping[Place, Account], settled: Mapping[tuple[Instant, Place], Account]
+) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
+    """Accounts as records tell them."""
+    by_hour: dict[Instant, dict[Place, Account]] = {}
+    for (hour, place), account in settled.items():
+        by_hour.setdefault(hour, {})[place] = account
+    parts = {
+        (hour, place): amount for hour, some in by_hour.items() for place, amount in amounts_of(folded(some)).items()
+    }
+    return amounts_of(folded(accounts)), parts
+
+
+def _has_room(reader: Reader, namespace: str) -> bool:
+    """Whether objects can be made in a Namespace."""
+    found = reader.get(Key(scheme.NAMESPACE, "", namespace))
+    return found is not None and "deletionTimestamp" not in found["metadata"]
+
+
+def _write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
+    found = reader.get(key)
+    return Create(obj) if found is None else Update({**found, "spec": obj["spec"]})
+
+
+def _is_same(found: Obj | None, wanted: Obj) -> bool:
+    """Whether a record tells the same already, but for until when."""
+    if found is None:
+        return False
+    had, has = ({k: v for k, v in obj["spec"].items() if k not in _TIMES} for obj in (found, wanted))
+    return had == has

@@ -1,0 +1,396 @@
+"""The cost ledger: what the machines cost, what the work on them came to, what was lost, and what lay idle.
+
+An hour of a machine is paid from the moment the cloud found it until it is gone. While its node is not ready, that is
+booting. After that each pod bound there takes the share of the machine that it asked for: of the accelerators where
+there are some, else the larger of its shares of cpu and memory. What no pod takes is idle. What a pod took counts as
+done when it succeeds. When it ends in any other way, what it did up to its checkpoints counts as done, for others go on
+from there, and all else as lost. Until then it counts as running.
+
+All of it is whole numbers, and the accounts add up to what the machines cost. Things count from when their objects say
+that they happened, where they say so: who works it out again from the objects comes to the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, Account, Place
+from batchyard.accounting.records import (
+    Owner,
+    bound_at,
+    ended_at,
+    folded,
+    is_paid,
+    owner_of,
+    paid_from,
+    paid_until,
+    ready_since,
+)
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, label
+from batchyard.api.views.checkpoints import checkpoint_interval, kept_work, running_since
+from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.cloud.catalog.prices import Rate, instance_rate, node_rate
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+
+#: Of a pod that ran for longer, what it did before counts as running for ever.
+SETTLED_BACK: Final = 31 * 24 * HOUR
+
+
+class Detail(NamedTuple):
+    """What a ledger looks at."""
+
+    #: Whether accounts are kept by Workload, queue and flavor; otherwise by team alone.
+    by_workload: bool = False
+    #: Whether Nodes that no Instance stands for are machines too.
+    all_nodes: bool = False
+
+
+BY_TEAM: Final = Detail()
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A machine that is paid for."""
+
+    rate: Rate
+    #: Until when it is charged with what nobody takes, and when that began.
+    since: Instant
+    opened: Instant
+    node: NodeView | None = None
+    #: The parts that pods take, and these by uid.
+    taken: int = 0
+    pods: "dict[str, _Occupant]" = field(default_factory=dict)
+    #: Whether it is a Node that no Instance stands for.
+    is_bare: bool = False
+
+    @property
+    def accelerators(self) -> int:
+        """How many accelerators its node has."""
+        return 0 if self.node is None else self.node.allocatable.get(self.rate.device, 0)
+
+
+@dataclass(slots=True)
+class _Occupant:
+    """A pod and what it took so far."""
+
+    owner: Owner
+    machine: _Machine
+    share: int
+    bound: Instant
+    #: Until when it is charged.
+    since: Instant
+    #: How often it saves its work, since when its containers run, and what was kept of earlier runs.
+    interval: Duration | None
+    running: Instant | None = None
+    kept: Duration = 0
+    #: In the open period.
+    spent: Account = field(default_factory=Account)
+
+    def note_run(self, since: Instant | None, now: Instant) -> None:
+        """Its containers run since then, or not."""
+        if since != self.running:
+            self.kept += kept_work(self.running, self.interval, now)
+            self.running = since
+
+    def place(self, use: str) -> Place:
+        """The account of what it took."""
+        rate, owner = self.machine.rate, self.owner
+        flavor, *queues = owner[1:]
+        return Place(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
+
+    def charge(self, until: Instant) -> None:
+        """Charge the time since it was charged last; take back what was charged beyond."""
+        _charge(self.spent, until - self.since, self.share, self.machine)
+        self.since = until
+
+
+class Ledger:
+    """Follows machines and pods by their watch events."""
+
+    def __init__(self, reader: Reader, detail: Detail = BY_TEAM, begun: Instant = 0) -> None:
+        self._reader = reader
+        self._detail = detail
+        self._machines: dict[str, _Machine] = {}
+        self._pods: dict[str, _Occupant] = {}
+        #: What was spent in the open period, but for what the pods took that are still there.
+        self.spent: dict[Place, Account] = {}
+        #: Of it, by team and LocalQueue, what pods took that have ended.
+        self._ended: dict[str, dict[str, Account]] = {}
+        #: By the hour of closed periods: what of the running time there is done and lost, since the pods have ended.
+        self.settled: dict[tuple[Instant, Place], Account] = {}
+        #: When the open period began.
+        self.begun = begun
+        #: Until when machines were charged, at the latest.
+        self.last = 0
+
+    def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
+        """Take note of changes."""
+        for event in batch:
+            if event.key.kind == scheme.POD:
+                self._on_pod(event, now)
+            elif event.key.kind == scheme.INSTANCE:
+                self._on_instance(event, now)
+            elif event.key.kind == scheme.NODE:
+                self._on_node(event, now)
+            elif event.key.kind == scheme.CLUSTER:
+                self._price_anew(now)
+
+    def accounts(self, now: Instant) -> dict[Place, Account]:
+        """What the open period came to until now. Pods that still run count as running."""
+        for machine in self._machines.values():
+            self._settle(machine, now)
+        for pod in self._pods.values():
+            pod.charge(now)
+        spent = {place: Account(a.time, a.accelerators, a.cost) for place, a in self.spent.items()}
+        return {**spent, **self.running()}
+
+    def close(self, at: Instant) -> tuple[dict[Place, Account], dict[tuple[Instant, Place], Account]]:
+        """End the open period and begin the next: what it came to, and what it settled of those before."""
+        accounts, settled = self.accounts(at), self.settled
+        self.spent, self.settled, self.begun = {}, {}, at
+        self._ended = {}
+        for pod in self._pods.values():
+            pod.spent = Account()
+        return accounts, settled
+
+    def resume(self, spent: dict[Place, Account], settled: dict[tuple[Instant, Place], Account]) -> None:
+        """Go on with these accounts in place of what was worked out for the open period so far."""
+        self.spent, self.settled = spent, settled
+        self._ended = {}
+        for place, account in spent.items():
+            self._note_ended(place.team, place.local_queue, account)
+
+    def fold(self) -> None:
+        """Name no more Workloads than records do."""
+        self.spent = folded(self.spent)
+
+    def running(self) -> dict[Place, Account]:
+        """What those pods took in the open period, as far as they were charged, that are still there."""
+        running: dict[Place, Account] = {}
+        for pod in self._pods.values():
+            running.setdefault(pod.place(RUNS), Account()).add(pod.spent)
+        return running
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether pods are on machines that are paid for."""
+        return bool(self._pods)
+
+    @property
+    def machines(self) -> int:
+        """How many machines are paid for."""
+        return len(self._machines)
+
+    def unpriced(self) -> Iterable[tuple[str, str]]:
+        """The pools, each with its way of provisioning, of machines that nobody gave a price."""
+        rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
+        return sorted({(rate.pool, rate.provisioning) for rate in rates})
+
+    def used(self, team: str, now: Instant) -> dict[tuple[str, bool], Account]:
+        """What a team took in the open period, by LocalQueue and whether it is of pods that still run."""
+        used: dict[tuple[str, bool], Account] = {}
+        for queue, account in self._ended.get(team, {}).items():
+            used[queue, False] = replace(account)
+        for pod in self._pods.values():
+            if pod.owner.team == team:
+                pod.charge(now)
+                used.setdefault((pod.owner.local_queue, True), Account()).add(pod.spent)
+        return used
+
+    def rates(self) -> Mapping[Owner, tuple[int, int]]:
+        """What an hour of those costs that are on machines now: millionths of a dollar, thousandths of accelerators."""
+        rates: dict[Owner, tuple[int, int]] = {}
+        for pod in self._pods.values():
+            dollars, accelerators = rates.get(pod.owner, (0, 0))
+            dollars += pod.machine.rate.price * pod.share // WHOLE
+            accelerators += pod.machine.accelerators * pod.share * 1000 // WHOLE
+            rates[pod.owner] = dollars, accelerators
+        return rates
+
+    # --- what changes ---
+
+    def _on_instance(self, event: WatchEvent, now: Instant) -> None:
+        name = event.key.name
+        if event.type is EventType.DELETED or not is_paid(event.obj):
+            self._close(name, self._when(paid_until(event.obj), now), now)
+        elif name not in self._machines:
+            rate = instance_rate(event.obj, self._reader.get, self._cluster())
+            at = self._when(paid_from(event.obj), now)
+            self._machines[name] = _Machine(rate, at, at)
+
+    def _on_node(self, event: WatchEvent, now: Instant) -> None:
+        machine, is_gone = self._machines.get(event.key.name), event.type is EventType.DELETED
+        if machine is None and self._detail.all_nodes and not is_gone:
+            machine = self._bare(event.obj, now)
+        if machine is None:
+            return
+        if is_gone and machine.is_bare:
+            self._close(event.key.name, now, now)
+            return
+        node = None if is_gone else node_view(event.obj)
+        was_ready, before = machine.node is not None and machine.node.ready, machine.accelerators
+        is_turning = node is not None and node.ready != was_ready
+        turned = self._when(ready_since(event.obj), now) if is_turning else now
+        self._settle(machine, max(machine.opened, turned))
+        if before and (node is None or node.allocatable.get(machine.rate.device, 0) != before):
+            for pod in machine.pods.values():
+                pod.charge(now)
+        machine.node = node
+
+    def _on_pod(self, event: WatchEvent, now: Instant) -> None:
+        view = pod_view(event.obj)
+        has_ended = event.type is EventType.DELETED or view.is_terminal
+        pod = self._pods.get(view.uid)
+        if pod is None:
+            if has_ended or view.node_name not in self._machines:
+                return
+            pod = self._take(event.obj, view, now)
+        if not has_ended:
+            pod.note_run(running_since(event.obj), now)
+            return
+        at = self._when(ended_at(event.obj), now)
+        pod.note_run(None, at)
+        self._leave(view.uid, at, succeeded=view.phase == "Succeeded")
+
+    def _bare(self, node: Obj, now: Instant) -> _Machine | None:
+        """The machine of a Node that no Instance stands for, and none of our pools."""
+        name, pool = node["metadata"]["name"], label(node, well_known.NODE_POOL) or ""
+        is_ours = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
+        if is_ours or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
+            return None
+        machine = self._machines[name] = _Machine(node_rate(node, self._cluster()), now, now, is_bare=True)
+        machine.node = node_view(node)
+        return machine
+
+    def _price_anew(self, now: Instant) -> None:
+        """The Cluster may have other prices from now on."""
+        cluster = self._cluster()
+        for name, machine in self._machines.items():
+            self._settle(machine, now)
+            for pod in machine.pods.values():
+                pod.charge(now)
+            machine.rate = self._rate(name, machine, cluster)
+
+    def _rate(self, name: str, machine: _Machine, cluster: Obj | None) -> Rate:
+        """What a machine costs from now on; what it did where its pool or itself is gone."""
+        if machine.is_bare:
+            node = self._reader.get(Key(scheme.NODE, "", name))
+            return machine.rate if node is None else node_rate(node, cluster)
+        instance = self._reader.get(Key(scheme.INSTANCE, "", name))
+        pool = self._reader.get(Key(scheme.NODE_POOL, "", machine.rate.pool))
+        return machine.rate if instance is None or pool is None else instance_rate(instance, self._reader.get, cluster)
+
+    def _cluster(self) -> Obj | None:
+        clusters = self._reader.list(scheme.CLUSTER)
+        return clusters[0] if clusters else None
+
+    def _when(self, told: Instant | None, now: Instant) -> Instant:
+        """When something happened: as its object says, but never in a period that is closed."""
+        return now if told is None else max(self.begun, min(told, now))
+
+    def _close(self, name: str, at: Instant, now: Instant) -> None:
+        machine = self._machines.get(name)
+        if machine is None:
+            return
+        for uid, pod in list(machine.pods.items()):
+            pod.note_run(None, at)
+            self._leave(uid, at, succeeded=False)
+        self._settle(machine, at)
+        del self._machines[name]
+
+    def _take(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
+        machine = self._machines[view.node_name]
+        told = bound_at(pod)
+        at = max(machine.opened, self._when(told, now))
+        bound = at if told is None else min(at, told)
+        self._settle(machine, at)
+        share = min(WHOLE - machine.taken, _share(view, machine))
+        interval = checkpoint_interval([pod, *jobs_above(pod, self._reader.get)])
+        occupant = _Occupant(self._owner(pod, machine), machine, share, bound, at, interval)
+        machine.taken += share
+        machine.pods[view.uid] = self._pods[view.uid] = occupant
+        return occupant
+
+    def _owner(self, pod: Obj, machine: _Machine) -> Owner:
+        namespace = pod["metadata"].get("namespace", "")
+        if not self._detail.by_workload:
+            return Owner(namespace)
+        name = annotation(pod, well_known.WORKLOAD)
+        workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name)) if name else None
+        return owner_of(pod, workload, machine.rate.device)
+
+    def _leave(self, uid: str, at: Instant, *, succeeded: bool) -> None:
+        pod = self._pods.pop(uid)
+        machine = pod.machine
+        self._settle(machine, at)
+        pod.charge(at)
+        machine.taken -= pod.share
+        del machine.pods[uid]
+        earlier = max(0, self.begun - pod.bound) * pod.share
+        life = earlier + pod.spent.time
+        kept = life if succeeded else min(life, pod.kept * pod.share)
+        done, lost = pod.spent.split(max(0, kept - earlier))
+        for use, spent in ((DONE, done), (LOST, lost)):
+            if spent.time:
+                self._account(pod.place(use)).add(spent)
+                self._note_ended(pod.owner.team, pod.owner.local_queue, spent)
+        if earlier:
+            _settle_earlier(self.settled, pod, kept, self.begun)
+
+    def _note_ended(self, team: str, queue: str, spent: Account) -> None:
+        self._ended.setdefault(team, {}).setdefault(queue, Account()).add(spent)
+
+    # --- what time costs ---
+
+    def _settle(self, machine: _Machine, now: Instant) -> None:
+        """Charge the time since the machine was looked at last with what nobody takes; or take back what was."""
+        elapsed, machine.since = now - machine.since, now
+        self.last = max(self.last, now)
+        left = WHOLE - machine.taken
+        if elapsed and left:
+            is_ready = machine.node is not None and machine.node.ready
+            use = IDLE if is_ready else BOOT
+            _charge(self._account(Place(machine.rate.pool, machine.rate.provisioning, "", use)), elapsed, left, machine)
+
+    def _account(self, place: Place) -> Account:
+        return self.spent.setdefault(place, Account())
+
+
+def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupant, kept: int, begun: Instant) -> None:
+    """Of a pod that has ended, what it took in closed periods: first what is done, then what is lost."""
+    at = max(pod.bound, begun - SETTLED_BACK)
+    kept -= (at - pod.bound) * pod.share
+    while at < begun:
+        hour = at - at % HOUR
+        time = (min(hour + HOUR, begun) - at) * pod.share
+        done = min(max(kept, 0), time)
+        for use, part in ((DONE, done), (LOST, time - done)):
+            if part:
+                account = settled.setdefault((hour, pod.place(use)), Account())
+                _charge(account, part, 1, pod.machine)
+        kept, at = kept - time, hour + HOUR
+
+
+def _charge(account: Account, elapsed: Duration, share: int, machine: _Machine) -> None:
+    """Charge an account with a share of a span of a machine's time."""
+    time = elapsed * share
+    account.time += time
+    account.accelerators += time * machine.accelerators
+    account.cost += time * machine.rate.price
+
+
+def _share(pod: PodView, machine: _Machine) -> int:
+    """The part of a machine that a pod takes."""
+    if machine.node is None:
+        return 0
+    requests, allocatable = dict(pod.requests), machine.node.allocatable
+    counted = (machine.rate.device,) if allocatable.get(machine.rate.device) else ("cpu", "memory")
+    return max(_part(requests.get(resource, 0), allocatable.get(resource, 0)) for resource in counted)
+
+
+def _part(amount: int, whole: int) -> int:
+    return amount * WHOLE // whole if whole else 0

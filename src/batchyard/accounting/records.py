@@ -1,0 +1,323 @@
+"""CostRecords: what a span of time came to, for a team in its namespace, and what nobody took in that of the platform.
+
+A record of an hour is written anew while the hour lasts, and never after. Amounts are whole numbers: microseconds of
+nodes and of accelerators, millionths of dollars. All lines of an hour together are what its machines are said to cost.
+
+Time that a pod ran in hours that are over counts there as running. What has become of it is told by the record of the
+hour in which the pod ended: `settled`, each with the hour it is about.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from batchyard.accounting.accounts import RUNS, WHOLE, Account, Place, rounded
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, annotation, label
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import HOUR, Instant
+from batchyard.cloud.catalog.instances import BOOTING, RUNNING, STOPPING, is_off, phase_of
+
+#: Where the records are kept of what nobody took, and of what machines cost in all.
+PLATFORM: Final = "kube-system"
+#: There: the hour that is not over, with all that is needed to go on with it.
+OPEN: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
+#: So many lines name their Workloads; what all others came to is told by queue and flavor.
+NAMED_MAX: Final = 1000
+_MICRODOLLAR: Final = HOUR * WHOLE
+_TOTAL: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
+_PLACE: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
+
+_Row = TypeVar("_Row", bound=Hashable)
+
+
+class Amount(NamedTuple):
+    """Microseconds of nodes and of accelerators, and millionths of dollars."""
+
+    node: int = 0
+    accelerators: int = 0
+    microdollars: int = 0
+
+    def plus(self, other: "Amount", times: int = 1) -> "Amount":
+        """With another amount, or so many of it."""
+        return Amount(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def at_most(self, other: "Amount") -> "Amount":
+        """No more than another."""
+        return Amount(*map(min, self, other))
+
+
+class Record(NamedTuple):
+    """A record as it is read."""
+
+    namespace: str
+    begin: Instant
+    end: Instant
+    through: Instant
+    lines: Mapping[Place, Amount]
+    settled: Mapping[tuple[Instant, Place], Amount]
+    #: By pool and way of provisioning, in the platform's record.
+    machines: Mapping[tuple[str, str], Amount]
+    unpriced: frozenset[tuple[str, str]]
+    revision: int
+
+
+def amounts_of(accounts: Mapping[_Row, Account]) -> dict[_Row, Amount]:
+    """Accounts in the units of records; the rounded parts add up to the rounded whole."""
+    nodes = rounded({row: account.time for row, account in accounts.items()}, WHOLE)
+    devices = rounded({row: account.accelerators for row, account in accounts.items()}, WHOLE)
+    money = rounded({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: Amount(nodes[row], devices[row], money[row]) for row in accounts}
+
+
+def accounts_of(lines: Mapping[Place, Amount]) -> dict[Place, Account]:
+    """The accounts that such lines were made of, as far as they say."""
+    return {
+        place: Account(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
+        for place, amount in lines.items()
+    }
+
+
+def folded(accounts: Mapping[Place, Account], named_max: int = NAMED_MAX) -> dict[Place, Account]:
+    """The accounts with no more than so many Workloads named: those that took the most time."""
+    if len(accounts) <= named_max:
+        return dict(accounts)
+    kept = set(sorted(accounts, key=lambda place: (-accounts[place].time, place))[:named_max])
+    found: dict[Place, Account] = {}
+    for place, account in accounts.items():
+        row = place if place in kept else place._replace(workload="")
+        found.setdefault(row, Account()).add(account)
+    return found
+
+
+def specs_of(
+    lines: Mapping[Place, Amount], settled: Mapping[tuple[Instant, Place], Amount], unpriced: Iterable[tuple[str, str]]
+) -> dict[str, dict[str, Any]]:
+    """By namespace, what its record says; that of the platform is always among them."""
+    specs: dict[str, dict[str, Any]] = {PLATFORM: {"lines": [], "machines": _machines(lines, frozenset(unpriced))}}
+    for place, amount in sorted(lines.items()):
+        if any(amount):
+            _spec(specs, place).setdefault("lines", []).append(_line(place, amount))
+    for (of, place), amount in sorted(settled.items()):
+        told = {"of": format_time(of), **_line(place, amount)}
+        _spec(specs, place).setdefault("settled", []).append(told)
+    return specs
+
+
+def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the platform needs of all teams to go on: a single record with the lines of all."""
+    together: dict[str, Any] = {
+        field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
+    }
+    return {**together, "machines": specs[PLATFORM]["machines"]}
+
+
+def record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> dict[str, Any]:
+    """A CostRecord."""
+    times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
+    return {
+        "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
+        "kind": "CostRecord",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {**times, "closed": through >= span[1], **spec},
+    }
+
+
+def hour_name(begin: Instant) -> str:
+    """What the records of an hour are called: `hour-2026-11-22-10`."""
+    text = format_time(begin)
+    return f"hour-{text[:10]}-{text[11:13]}"
+
+
+def read(obj: Obj) -> Record:
+    """A CostRecord as it is read. The lines of a team's are about that team, whatever they say."""
+    spec, namespace = obj["spec"], obj["metadata"]["namespace"]
+    own = None if namespace == PLATFORM else namespace
+    settled: dict[tuple[Instant, Place], Amount] = {}
+    for line in spec.get("settled") or ():
+        settled[parse_time(line["of"]), _place(line, own)] = _amount(line)
+    machines = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
+    return Record(
+        namespace,
+        parse_time(spec["from"]),
+        parse_time(spec["to"]),
+        parse_time(spec["through"]),
+        {_place(line, own): _amount(line) for line in spec.get("lines") or ()},
+        settled,
+        {pool: _amount(row) for pool, row in machines.items()},
+        frozenset(pool for pool, row in machines.items() if row.get("unpriced")),
+        int(spec.get("revision") or 0),
+    )
+
+
+def is_open(obj: Obj) -> bool:
+    """Whether it is that with which the platform goes on, which tells nothing that others do not."""
+    metadata = obj["metadata"]
+    return bool(metadata["name"] == OPEN.name and metadata["namespace"] == PLATFORM)
+
+
+def settle(lines: Mapping[Place, Amount], settled: Iterable[tuple[Place, Amount]]) -> dict[Place, Amount]:
+    """Lines in which running time is what it has become; no more of it than is there."""
+    found = dict(lines)
+    for place, amount in settled:
+        before = place._replace(use=RUNS)
+        if before not in found:
+            before = before._replace(workload="")  # it was not named there
+        moved = amount.at_most(found.get(before, Amount()))
+        if any(moved):
+            found[before] = found[before].plus(moved, -1)
+            found[place] = found.get(place, Amount()).plus(moved)
+    return found
+
+
+def merged(records: Sequence[Record]) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
+    """The lines of records together, with what they settled among themselves; and what they settled of others."""
+    lines: dict[Place, Amount] = {}
+    for each in records:
+        for place, amount in each.lines.items():
+            lines[place] = lines.get(place, Amount()).plus(amount)
+    inner: list[tuple[Place, Amount]] = []
+    outer: dict[tuple[Instant, Place], Amount] = {}
+    for each in records:
+        for (of, place), amount in each.settled.items():
+            if any(other.begin <= of < other.end for other in records):
+                inner.append((place, amount))
+            else:
+                outer[of, place] = outer.get((of, place), Amount()).plus(amount)
+    return settle(lines, inner), outer
+
+
+def combined(records: Sequence[Record]) -> dict[str, Any]:
+    """What records of one namespace say together, for a record of all of their time."""
+    lines, settled = merged(records)
+    named = folded({place: Account(*amount) for place, amount in lines.items()})
+    machines: dict[tuple[str, str], Amount] = {}
+    for each in records:
+        for pool, amount in each.machines.items():
+            machines[pool] = machines.get(pool, Amount()).plus(amount)
+    unpriced = frozenset(pool for each in records for pool in each.unpriced)
+    spec: dict[str, Any] = {
+        "lines": [_line(place, Amount(a.time, a.accelerators, a.cost)) for place, a in sorted(named.items())]
+    }
+    if settled:
+        spec["settled"] = _settled(settled)
+    if machines:
+        spec["machines"] = _totals(machines, unpriced)
+    return spec
+
+
+def _settled(settled: Mapping[tuple[Instant, Place], Amount]) -> list[dict[str, Any]]:
+    return [{"of": format_time(of), **_line(place, amount)} for (of, place), amount in sorted(settled.items())]
+
+
+def _spec(specs: dict[str, dict[str, Any]], place: Place) -> dict[str, Any]:
+    return specs.setdefault(place.team or PLATFORM, {})
+
+
+def _machines(lines: Mapping[Place, Amount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What the machines of each pool cost."""
+    totals: dict[tuple[str, str], Amount] = {}
+    for place, amount in lines.items():
+        totals[place[:2]] = totals.get(place[:2], Amount()).plus(amount)
+    return _totals(totals, unpriced)
+
+
+def _totals(totals: Mapping[tuple[str, str], Amount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pool": pool[0],
+            "provisioning": pool[1],
+            **dict(zip(_TOTAL, amount, strict=True)),
+            **({"unpriced": True} if pool in unpriced else {}),
+        }
+        for pool, amount in sorted(totals.items())
+    ]
+
+
+def _line(place: Place, amount: Amount) -> dict[str, Any]:
+    fields = {field: value for field, value in zip(_PLACE, place, strict=True) if value}
+    return {**fields, **dict(zip(_TOTAL, amount, strict=True))}
+
+
+def _place(line: Mapping[str, Any], team: str | None) -> Place:
+    place = Place(*(line.get(field, "") for field in _PLACE))
+    return place if team is None else place._replace(team=team)
+
+
+def _amount(line: Mapping[str, Any]) -> Amount:
+    return Amount(*(line.get(field, 0) for field in _TOTAL))
+
+
+# --- lives ---
+#
+# When a machine was paid for and a pod was on it, and whose pod it is, as their objects tell.
+
+
+_PAID = (BOOTING, RUNNING, STOPPING)
+
+
+class Owner(NamedTuple):
+    """Whose a pod is: what its Workload was admitted to. All but the team may be empty."""
+
+    team: str
+    flavor: str = ""
+    cluster_queue: str = ""
+    local_queue: str = ""
+    workload: str = ""
+
+
+def is_paid(instance: Obj) -> bool:
+    """Whether a machine costs something: from the moment the cloud found it until it is gone."""
+    return phase_of(instance) in _PAID and not is_off(instance)
+
+
+def paid_from(instance: Obj) -> Instant | None:
+    """Since when an Instance is paid; None if it does not tell."""
+    return _time((instance.get("status") or {}).get("startedAt"))
+
+
+def paid_until(instance: Obj) -> Instant | None:
+    """When an Instance that is gone, or paid no more, was paid last; None if it does not tell."""
+    status = instance.get("status") or {}
+    return _time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
+
+
+def ready_since(node: Obj) -> Instant | None:
+    """Since when a Node is ready, or is not; None if it does not tell."""
+    found = find_condition(node.get("status") or {}, "Ready")
+    return None if found is None else _time(found.get("lastTransitionTime"))
+
+
+def bound_at(pod: Obj) -> Instant | None:
+    """When a pod came to its node; None if it does not tell."""
+    found = find_condition(pod.get("status") or {}, "PodScheduled")
+    if found is not None and found["status"] == "True" and found.get("lastTransitionTime"):
+        return _time(found["lastTransitionTime"])
+    return _time((pod.get("status") or {}).get("startTime"))
+
+
+def ended_at(pod: Obj) -> Instant | None:
+    """When the last container of a pod ended; None if it does not tell."""
+    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
+    ends = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    told = [end for end in ends if end is not None]
+    return max(map(parse_time, told)) if told and len(told) == len(ends) else None
+
+
+def owner_of(pod: Obj, workload: Obj | None, device: str) -> Owner:
+    """Whose a pod is. `workload` is what it names as its Workload, `device` how pods ask for its accelerators."""
+    metadata = pod["metadata"]
+    team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
+    name = annotation(pod, well_known.WORKLOAD) or ""
+    if workload is None:
+        return Owner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue, name)
+    view = workload_view(workload)
+    pod_set = label(pod, well_known.POD_SET)
+    flavors = next((each.flavors for each in view.holdings if each.name == pod_set), None) or {}
+    flavor = flavors.get(device) or flavors.get("cpu") or next(iter(flavors.values()), "")
+    return Owner(team, flavor, view.cluster_queue, queue or view.queue.partition("/")[2], name)
+
+
+def _time(text: str | None) -> Instant | None:
+    return None if text is None else parse_time(text)

@@ -1,0 +1,184 @@
+"""What CostRecords came to, row by row: by team, queue, Workload, flavor, pool or use, exact to the cent.
+
+Rows, and what nobody took among them, add up to what the machines cost. Where a team's records are gone with its
+namespace, or are not for the reader, the platform's still say what the machines cost: the rest is a row of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.accounting.accounts import DONE, IDLE, USES, Place, rounded
+from batchyard.accounting.records import PLATFORM, Amount, Record, is_open, merged, read, settle
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import HOUR, Instant
+
+NOBODY: Final = "(nobody)"
+NO_RECORD: Final = "(no record)"
+NOT_NAMED: Final = "(not named)"
+DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")
+_CENT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: hours, and cents by use."""
+
+    name: str
+    node_hours: float
+    accelerator_hours: float
+    cents: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All cents."""
+        return sum(self.cents.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All rows, from when until when, and which pools have no prices."""
+
+    by: str
+    #: From when and until when records tell; None where there are none.
+    begin: Instant | None
+    through: Instant | None
+    rows: Sequence[Row]
+    unpriced: Sequence[str]
+    #: Whether the platform's own record is among them, which says what machines cost.
+    is_whole: bool
+
+    @property
+    def total(self) -> Row:
+        """The sum of all rows."""
+        cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
+        nodes, devices = (sum(getattr(row, what) for row in self.rows) for what in ("node_hours", "accelerator_hours"))
+        return Row("all", nodes, devices, cents)
+
+
+def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Report:
+    """What the CostRecords came to that touch a span of time; records are taken whole."""
+    records = latest([read(obj) for obj in objects if not is_open(obj)])
+    chosen = [each for each in records if each.begin < end and each.through > begin]
+    lines = _with_missing(spent(records, chosen), chosen)
+    cells: dict[tuple[str, str], Amount] = {}
+    for place, amount in lines.items():
+        cell = _name(place, by), place.use
+        cells[cell] = cells.get(cell, Amount()).plus(amount)
+    unpriced = {pool for each in chosen for pool, _ in each.unpriced}
+    return Report(
+        by,
+        min((each.begin for each in chosen), default=None),
+        max((each.through for each in chosen), default=None),
+        _rows(cells),
+        sorted(unpriced),
+        any(each.namespace == PLATFORM for each in chosen),
+    )
+
+
+def latest(records: Sequence[Record]) -> Sequence[Record]:
+    """The records without those that a longer one has taken in."""
+    longer: dict[str, list[Record]] = {}
+    for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
+        kept = longer.setdefault(each.namespace, [])
+        if not kept or each.end > kept[-1].end:
+            kept.append(each)
+    return [each for kept in longer.values() for each in kept]
+
+
+def spent(records: Iterable[Record], chosen: Sequence[Record]) -> dict[Place, Amount]:
+    """What some records came to, with all that others settled of them."""
+    lines, _ = merged(chosen)
+    spans = [(each.namespace, each.begin, each.end) for each in chosen]
+    inside = {id(each) for each in chosen}
+    of_others = [
+        (place, amount)
+        for each in records
+        if each.settled and id(each) not in inside
+        for (of, place), amount in each.settled.items()
+        if any(namespace == each.namespace and begin <= of < end for namespace, begin, end in spans)
+    ]
+    return settle(lines, of_others)
+
+
+def document(found: Report) -> dict[str, Any]:
+    """A report for programs: dollars as texts, exact to the cent, and hours."""
+    return {
+        "apiVersion": "cost.batchyard.dev/v1alpha1",
+        "kind": "CostReport",
+        "by": found.by,
+        "from": None if found.begin is None else format_time(found.begin),
+        "through": None if found.through is None else format_time(found.through),
+        "currency": "USD",
+        "rows": [_told(row, found.total.total) for row in found.rows],
+        "total": _told(found.total, found.total.total),
+        "unpricedPools": list(found.unpriced),
+    }
+
+
+def dollars(cents: int) -> str:
+    """An amount of cents in dollars: `12.05`."""
+    sign, cents = ("-", -cents) if cents < 0 else ("", cents)
+    return f"{sign}{cents // 100}.{cents % 100:02}"
+
+
+def share(part: int, whole: int) -> float:
+    """How much of a whole it is, in percent, to a tenth."""
+    return round(100 * part / whole, 1) if whole else 0.0
+
+
+def _told(row: Row, whole: int) -> dict[str, Any]:
+    hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
+    uses = {use: dollars(row.cents.get(use, 0)) for use in USES}
+    return {"name": row.name, **hours, **uses, "dollars": dollars(row.total), "sharePercent": share(row.total, whole)}
+
+
+def _with_missing(lines: Mapping[Place, Amount], chosen: Iterable[Record]) -> dict[Place, Amount]:
+    """The lines, with what the machines cost beyond them."""
+    missing: dict[tuple[str, str], Amount] = {}
+    for each in chosen:
+        for pool, amount in each.machines.items():
+            missing[pool] = missing.get(pool, Amount()).plus(amount)
+    if not missing:
+        return dict(lines)
+    for place, amount in lines.items():
+        missing[place[:2]] = missing.get(place[:2], Amount()).plus(amount, -1)
+    found = dict(lines)
+    for pool, amount in missing.items():
+        if any(amount):  # less than a cent is what was rounded, or is yet to be told
+            place = Place(*pool, NO_RECORD, DONE) if amount.microdollars >= _CENT else Place(*pool, "", IDLE)
+            found[place] = found.get(place, Amount()).plus(amount)
+    return found
+
+
+def _name(place: Place, by: str) -> str:
+    """The row that a line belongs to."""
+    if by == "pool":
+        return place.pool if place.provisioning == "standard" else f"{place.pool} ({place.provisioning})"
+    if by == "use":
+        return place.use
+    if not place.team:
+        return NOBODY
+    if by == "team" or place.team == NO_RECORD:
+        return place.team
+    if by == "workload":
+        return f"{place.team}/{place.workload or NOT_NAMED}"
+    if by == "queue":
+        return f"{place.team}/{place.local_queue}" if place.local_queue else f"{place.team}/{NOT_NAMED}"
+    return (place.cluster_queue if by == "clusterqueue" else place.flavor) or NOT_NAMED
+
+
+def _rows(cells: Mapping[tuple[str, str], Amount]) -> list[Row]:
+    """Rows with whole cents that add up; the dearest first, what nobody took last."""
+    cents = rounded({cell: amount.microdollars for cell, amount in cells.items()}, _CENT)
+    rows: dict[str, dict[str, int]] = {}
+    for (name, use), amount in cents.items():
+        rows.setdefault(name, {})[use] = amount
+    found = []
+    for name, uses in rows.items():
+        amounts = [cells[name, use] for use in uses]
+        nodes, devices = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
+        found.append(Row(name, nodes / HOUR, devices / HOUR, uses))
+    last = {NOBODY: 1, NO_RECORD: 2}
+    return sorted(found, key=lambda row: (last.get(row.name, 0), -row.total, row.name))

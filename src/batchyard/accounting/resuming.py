@@ -1,0 +1,119 @@
+"""A ledger that goes on after a crash: from what was written last, and from what the objects say of all since.
+
+What ended before that was written is in the record. Of what was there then, and is still there or went since, the
+objects say since when: that is worked out anew. Where the store remembers its changes, each is looked at; elsewhere
+what went unseen is no team's, and its time counts as idle.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from batchyard.accounting.accounts import IDLE, RUNS, Account, Place
+from batchyard.accounting.ledger import Detail, Ledger
+from batchyard.accounting.records import OPEN, Record, accounts_of, bound_at, ended_at, paid_from, read
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of, with_status
+from batchyard.api.times import parse_time
+from batchyard.api.views.pod_lifecycle import is_terminal
+from batchyard.base.instant import HOUR, Instant
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+
+#: All changes after a revision; None where they are not remembered.
+History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
+
+#: In the order in which they are shown: machines before the nodes that they become, and these before pods.
+KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
+DETAIL: Final = Detail(by_workload=True, all_nodes=True)
+
+
+def nothing_remembered(_revision: int) -> None:
+    """The history of a store that remembers no changes."""
+
+
+def resumed(reader: Reader, history: History, now: Instant) -> tuple[Ledger, Sequence[tuple[WatchEvent, Instant]], int]:
+    """A ledger as it was when it was written last, the changes to show it, each with its time; the last revision."""
+    found = reader.get(OPEN)
+    before = None if found is None else read(found)
+    changes = history(0 if before is None else before.revision)
+    there = {key_of(obj): obj for kind in KINDS for obj in reader.list(kind)}
+    if changes is None:
+        ledger = _begun(reader, before, now)
+        if before is not None:
+            _rebuild(ledger, before, [each for obj in there.values() if (each := _as_of(obj, before.through))])
+        return ledger, [(_added(key, obj), now) for key, obj in _ordered(there)], 0
+    own = [change for change in changes if change.key.kind in KINDS]
+    for change in reversed(own):
+        if change.old is None:
+            there.pop(change.key, None)
+        else:
+            there[change.key] = change.old
+    dated = _dated(own, before, now)
+    ledger = _begun(reader, before, dated[0][1] if dated else now)
+    if before is not None:
+        _rebuild(ledger, before, there.values())
+    return ledger, dated, max([0 if before is None else before.revision, *(change.revision for change in changes[-1:])])
+
+
+def _begun(reader: Reader, before: Record | None, now: Instant) -> Ledger:
+    return Ledger(reader, DETAIL, now - now % HOUR if before is None else before.begin)
+
+
+def _rebuild(ledger: Ledger, before: Record, there: Iterable[Obj]) -> None:
+    """Show a ledger what was there when it was written, and give it the accounts of then."""
+    objects = {key_of(obj): obj for obj in there}
+    for key, obj in _ordered(objects):
+        ledger.observe([_added(key, obj)], before.through)
+    ledger.accounts(before.through)
+    spent = accounts_of({place: amount for place, amount in before.lines.items() if place.use != RUNS})
+    missing = accounts_of({Place(*pool, "", IDLE): amount for pool, amount in before.machines.items()})
+    for place, account in [*spent.items(), *ledger.running().items()]:
+        missing.setdefault(Place(*place[:2], "", IDLE), Account()).take(account)
+    for place, account in missing.items():  # what went unseen, and what was rounded
+        if account.time or account.cost:
+            spent.setdefault(place, Account()).add(account)
+    settled = {place: accounts_of({place[1]: amount})[place[1]] for place, amount in before.settled.items()}
+    ledger.resume(spent, settled)
+
+
+def _as_of(obj: Obj, then: Instant) -> Obj | None:
+    """An object as it was then, as far as it tells; None if it was not there, or had ended."""
+    kind = key_of(obj).kind
+    begun = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
+    if begun is not None and begun > then:
+        return None
+    if kind != scheme.POD or not is_terminal(obj):
+        return obj
+    ended = ended_at(obj)
+    return None if ended is None or ended <= then else with_status(obj, {**obj["status"], "phase": "Running"})
+
+
+def _dated(changes: Iterable[WatchEvent], before: Record | None, now: Instant) -> Sequence[tuple[WatchEvent, Instant]]:
+    """Changes with the time of each: the latest that any object has told of by then."""
+    dated, then = [], 0 if before is None else before.through
+    for change in changes:
+        then = min(now, max(then, _latest(change.obj)))
+        dated.append((change, then))
+    return dated
+
+
+def _latest(obj: Obj) -> Instant:
+    """The latest time that an object tells of itself."""
+    status = obj.get("status") or {}
+    told = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
+    told += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
+    latest = max((parse_time(text) for text in told if text), default=0)
+    return max(latest, ended_at(obj) or 0)
+
+
+def _ordered(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
+    """Objects in the order in which they came to be."""
+
+    def order(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
+        key, obj = item
+        return KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
+
+    return sorted(objects.items(), key=order)
+
+
+def _added(key: Key, obj: Obj) -> WatchEvent:
+    return WatchEvent(EventType.ADDED, key, obj, None, int(obj["metadata"].get("resourceVersion") or 0))

@@ -1,0 +1,327 @@
+"""The parts of Workloads that differ between versions. Source: Kueue's apis/kueue/v1beta1/workload_conversion.go."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.conversion.parts import Fields, Fragment, Part, new_only, old_only, renamed
+from batchyard.api.meta import Obj, with_path
+from batchyard.api.validation.topology import assignment_faults
+from batchyard.api.well_known import HOSTNAME
+
+# --- queues ---
+#
+# The parts of all other kinds that differ between versions. Source: Kueue's apis/kueue/v1beta1/*_conversion.go.
+
+
+_SPEC: Final = ("spec",)
+_STATUS: Final = ("status",)
+
+
+def _checks_up(said: Fragment) -> Fragment:
+    """Checks by name are checks for all flavors, and count for more than a strategy beside them."""
+    if names := said.get("admissionChecks"):
+        return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
+    strategy = said.get("admissionChecksStrategy")
+    return {"admissionChecksStrategy": strategy} if strategy and strategy.get("admissionChecks") else {}
+
+
+def _checks_down(said: Fragment) -> Fragment:
+    """A strategy is one in both versions."""
+    return dict(said)
+
+
+def _fungibility(name: str, old_word: str) -> Part:
+    """A choice that had a word of its own for stopping the search."""
+    fields = Fields(("spec", "flavorFungibility"), (name,))
+    return Part(
+        f"spec.flavorFungibility.{name}",
+        fields,
+        fields,
+        lambda said: {name: "MayStopSearch"} if said == {name: old_word} else said,
+        dict,
+    )
+
+
+def _source_up(said: Fragment) -> Fragment:
+    """One source of how to reach a cluster; an empty location is none."""
+    if not said:
+        return {}
+    kube_config, profile = said.get("kubeConfig") or {}, said.get("clusterProfileRef")
+    source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
+    return {"clusterSource": {**source, "clusterProfileRef": profile} if profile is not None else source}
+
+
+def _source_down(said: Fragment) -> Fragment:
+    """The kubeconfig, which the older version always has, and the profile if there is one."""
+    if "clusterSource" not in said:
+        return {}
+    source = said["clusterSource"] or {}
+    kube_config = source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
+    profile = source.get("clusterProfileRef")
+    return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
+
+
+_FAIR_SHARING: Final = old_only(("status", "fairSharing"), "admissionFairSharingStatus")
+
+CLUSTER_QUEUE_PARTS: Final = (
+    renamed(_SPEC, "cohort", "cohortName"),
+    Part(
+        "spec.admissionChecksStrategy",
+        Fields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
+        Fields(_SPEC, ("admissionChecksStrategy",)),
+        _checks_up,
+        _checks_down,
+    ),
+    _fungibility("whenCanBorrow", "Borrow"),
+    _fungibility("whenCanPreempt", "Preempt"),
+    new_only(_SPEC, "concurrentAdmissionPolicy"),
+    old_only(_STATUS, "pendingWorkloadsStatus"),
+    _FAIR_SHARING,
+)
+
+COHORT_PARTS: Final = (_FAIR_SHARING,)
+
+LOCAL_QUEUE_PARTS: Final = (renamed(_STATUS, "flavorUsage", "flavorsUsage"), old_only(_STATUS, "flavors"))
+
+ADMISSION_CHECK_PARTS: Final = (old_only(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),)
+
+MULTI_KUEUE_CONFIG_PARTS: Final = (new_only(_SPEC, "quotaManagement"),)
+
+MULTI_KUEUE_CLUSTER_PARTS: Final = (
+    Part(
+        "spec.clusterSource",
+        Fields(_SPEC, ("kubeConfig", "clusterProfileRef")),
+        Fields(_SPEC, ("clusterSource",)),
+        _source_up,
+        _source_down,
+    ),
+)
+
+
+# --- topology ---
+#
+# Where the pods of a pod set are, in the forms of both versions.
+#
+# v1beta1 lists domains one by one; v1beta2 writes them in slices, in which what many domains have in common is written
+# once. Slices are cut as upstream cuts them: hosts of a common prefix together, where that makes the text smaller.
+# Source: Kueue's pkg/util/tas.
+
+
+_SLICE_DOMAINS_MAX: Final = 100_000
+_SLICES_MAX: Final = 1_000
+
+
+def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
+    """Slices of domains, each of which has a value for every level and a count of pods."""
+    by_prefix = [_slice(levels, run) for run in _runs(levels, domains)]
+    if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
+        return by_prefix
+    whole = [_slice(levels, domains)]
+    return whole if len(msgspec.json.encode(whole)) < len(msgspec.json.encode(by_prefix)) else by_prefix
+
+
+def expanded(slices: Sequence[Obj]) -> list[dict[str, Any]]:
+    """The domains that slices stand for, in their order."""
+    return [
+        {"values": [_value(values, i) for values in part["valuesPerLevel"]], "count": _count(part["podCounts"], i)}
+        for part in slices
+        for i in range(part["domainCount"])
+    ]
+
+
+def _value(values: Obj, i: int) -> str:
+    """The value of a level in the i-th domain of a slice."""
+    if (universal := values.get("universal")) is not None:
+        return str(universal)
+    own = values["individual"]
+    return f"{own.get('prefix') or ''}{own['roots'][i]}{own.get('suffix') or ''}"
+
+
+def _count(counts: Obj, i: int) -> int:
+    """The pods in the i-th domain of a slice."""
+    universal = counts.get("universal")
+    return int(counts["individual"][i] if universal is None else universal)
+
+
+def _slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
+    """One slice of all the domains."""
+    counts = [domain["count"] for domain in domains]
+    same = all(count == counts[0] for count in counts)
+    return {
+        "domainCount": len(domains),
+        "podCounts": {"universal": counts[0]} if same else {"individual": counts},
+        "valuesPerLevel": [_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
+    }
+
+
+def _values(values: Sequence[str]) -> dict[str, Any]:
+    """The values of one level: the one they all have, or what they have in common and the rest of each."""
+    if all(value == values[0] for value in values):
+        return {"universal": values[0]}
+    suffix = _common_prefix([value[::-1] for value in values])[::-1]
+    # A short value must not give the same characters to prefix and suffix, as `aba` beside `ababa` would.
+    prefix = _common_prefix(values)[: min(map(len, values)) - len(suffix)]
+    roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
+    common = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
+    return {"individual": {**common, "roots": roots}}
+
+
+def _common_prefix(values: Sequence[str]) -> str:
+    """What all values start with: no more than the first and the last in order have in common."""
+    first, last = min(values), max(values)
+    length = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[:length]
+
+
+def _runs(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
+    """Neighbouring domains whose hosts start alike; all of them where there are no hosts."""
+    keys = [""] * len(domains)
+    if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
+        keys = _prefix_keys([domain["values"][-1] for domain in domains])
+    starts = _starts(keys)
+    return [domains[start:end] for start, end in pairwise([*starts, len(domains)])]
+
+
+def _starts(keys: Sequence[str]) -> list[int]:
+    """Where slices start: at each new key, and where a slice would have too many domains."""
+    starts: list[int] = []
+    for i, key in enumerate(keys):
+        if not starts or key != keys[i - 1] or i - starts[-1] == _SLICE_DOMAINS_MAX:
+            starts.append(i)
+    return starts
+
+
+def _prefix_keys(hosts: Sequence[str]) -> list[str]:
+    """For each host the longest prefix up to a hyphen that another shares; shorter ones if slices were too many."""
+    prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in hosts]
+    shared: dict[str, int] = {}
+    for prefix in (prefix for each in prefixes for prefix in each):
+        shared[prefix] = shared.get(prefix, 0) + 1
+    for depth in range(max(map(len, prefixes)), 0, -1):
+        keys = [next((p for p in reversed(each[:depth]) if shared[p] > 1), "") for each in prefixes]
+        if len(_starts(keys)) <= _SLICES_MAX:
+            return keys
+    return [""] * len(hosts)
+
+
+_SOURCES: Final[Mapping[str, tuple[str, str]]] = {
+    "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
+    "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
+}
+_SOURCE_OF: Final = {reference: source for source, reference in _SOURCES.items()}
+_LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
+_POD_SETS: Final = ("spec", "podSets")
+_ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A field of each item of a list, by the items' names; `within` is the mapping in the item that has the field."""
+
+    path: tuple[str, ...]
+    field: str
+    within: tuple[str, ...] = ()
+
+    def read(self, obj: Obj) -> Fragment:
+        """The field of each item that has it."""
+        said = {}
+        for item in self._items(obj) or ():
+            holder = _at(item, self.within)
+            if isinstance(holder, Mapping) and holder.get(self.field) is not None:
+                said[item.get("name", "main")] = holder[self.field]
+        return said
+
+    def write(self, obj: Obj, fragment: Fragment) -> Obj:
+        """The object whose items have the field as the fragment says."""
+        items = self._items(obj)
+        if not items or fragment == self.read(obj):
+            return obj
+        return with_path(obj, self.path, [self._written(item, fragment) for item in items])
+
+    def _written(self, item: Obj, fragment: Fragment) -> Obj:
+        """One item with its field; items without the mapping for it stay as they are."""
+        if not isinstance(_at(item, self.within), Mapping):
+            return item
+        return with_path(item, (*self.within, self.field), fragment.get(item.get("name", "main")))
+
+    def _items(self, obj: Obj) -> list[Obj] | None:
+        """The list's items."""
+        items = _at(obj, self.path)
+        return items if isinstance(items, list) else None
+
+
+def _at(obj: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path; None where it leads nowhere."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, Mapping) else None
+    return obj
+
+
+def _class_up(said: Fragment) -> Fragment:
+    """A reference to the class; none without a name or a source."""
+    reference = _SOURCES.get(said.get("priorityClassSource") or "")
+    name = said.get("priorityClassName")
+    if reference is None or not name:
+        return {}
+    return {"priorityClassRef": {"group": reference[0], "kind": reference[1], "name": name}}
+
+
+def _class_down(said: Fragment) -> Fragment:
+    """The name of the class and where it is from; nothing for a reference to something else."""
+    reference = said.get("priorityClassRef") or {}
+    source = _SOURCE_OF.get((reference.get("group", ""), reference.get("kind", "")))
+    return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
+
+
+def _slices(assignment: Obj) -> Obj:
+    """The assignment in slices. One whose domains do not fit its levels stays, for validation to refuse."""
+    levels, domains = assignment.get("levels") or [], assignment.get("domains")
+    if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
+        return assignment
+    others = {name: value for name, value in assignment.items() if name != "domains"}
+    return {**others, "slices": compressed(levels, domains)}
+
+
+def _domains(assignment: Obj) -> Obj:
+    """The assignment in domains. One whose slices do not fit its levels stays."""
+    if next(assignment_faults(assignment, ""), None) is not None:
+        return assignment
+    others = {name: value for name, value in assignment.items() if name != "slices"}
+    return {**others, "domains": expanded(assignment["slices"])}
+
+
+def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
+    """The change of every assignment."""
+    return lambda said: {name: change(assignment) for name, assignment in said.items()}
+
+
+PARTS: Final = (
+    Part(
+        "spec.priorityClassRef",
+        Fields(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
+        Fields(("spec",), ("priorityClassRef",)),
+        _class_up,
+        _class_down,
+    ),
+    new_only(("spec",), "preemptionGates"),
+    new_only(("status",), "preemptionGates"),
+    renamed(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
+    Part(
+        f"spec.podSets.topologyRequest.{_LAYERS}",
+        Fields(_POD_SETS, ()),
+        Items(_POD_SETS, _LAYERS, ("topologyRequest",)),
+        lambda _: {},
+        lambda _: {},
+    ),
+    Part(
+        "status.admission.podSetAssignments.topologyAssignment",
+        Items(_ASSIGNMENTS, "topologyAssignment"),
+        Items(_ASSIGNMENTS, "topologyAssignment"),
+        _each(_slices),
+        _each(_domains),
+    ),
+)

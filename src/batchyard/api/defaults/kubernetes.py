@@ -1,0 +1,268 @@
+"""Defaults of controllers of pods that are no Jobs. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchyard.api.meta import Obj, with_metadata, with_path
+from batchyard.api.schema import completed
+
+# --- pod ---
+#
+# Defaults of Pods beyond those of their templates: what a Pod requests, its host ports, and that it is pending.
+#
+# The defaults that templates have too are in the field tables; a Pod that was made in process gets them here.
+# Sources: Kubernetes's pkg/apis/core/v1/defaults.go and, for the phase, pkg/registry/core/pod/strategy.go.
+
+
+_CONTAINERS: Final = ("containers", "initContainers")
+#: A spec with the defaults of templates has this field.
+_OF_COMPLETE: Final = "securityContext"
+
+
+def pod_defaults(pod: Obj) -> Obj:
+    """A Pod with its defaults; the same object where it has them all."""
+    given, status = pod.get("spec") or {}, pod.get("status") or {}
+    spec = given if _OF_COMPLETE in given else completed("PodSpec", given)
+    missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
+    for field in _CONTAINERS:
+        containers = spec.get(field) or ()
+        if any(_unsaid_requests(container) for container in containers):
+            missing[field] = [_requesting(container) for container in containers]
+    if spec.get("hostNetwork"):
+        missing |= _on_host({**spec, **missing})
+    spec = {**spec, **missing} if missing else spec
+    done = pod if spec is given else {**pod, "spec": spec}
+    return done if status.get("phase") else {**done, "status": {**status, "phase": "Pending"}}
+
+
+def _on_host(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The containers of a Pod on the network of its node, whose ports are ports of the node."""
+    return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINERS if spec.get(field)}
+
+
+def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    ports = container.get("ports") or ()
+    if all(port.get("hostPort") for port in ports):
+        return container
+    return {**container, "ports": [{"hostPort": port["containerPort"], **port} for port in ports]}
+
+
+def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A container that requests what it is limited to where it says nothing of it."""
+    unsaid = _unsaid_requests(container)
+    if not unsaid:
+        return container
+    resources = container["resources"]
+    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **unsaid}}}
+
+
+def _unsaid_requests(container: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of what a container does not request itself."""
+    resources = container.get("resources") or {}
+    requests = resources.get("requests") or {}
+    return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
+
+
+# --- volumes ---
+#
+# Defaults of volumes and of claims to them. Source: Kubernetes's pkg/apis/core/v1/defaults.go and strategies.
+
+
+def claim_defaults(obj: Obj) -> dict[str, Any]:
+    """A claim that nothing is said of waits for its volume."""
+    spec = {"volumeMode": "Filesystem", **(obj.get("spec") or {})}
+    return {**obj, "spec": spec, "status": obj.get("status") or {"phase": "Pending"}}
+
+
+def volume_defaults(obj: Obj) -> dict[str, Any]:
+    """A volume that nothing is said of is kept when its claim goes."""
+    done = claim_defaults(obj)
+    return {**done, "spec": {"persistentVolumeReclaimPolicy": "Retain", **done["spec"]}}
+
+
+_QUARTER: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_CLAIM: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+_ROLLING: Final = "RollingUpdate"
+
+
+def deployment_defaults(obj: Obj) -> Obj:
+    """Of a Deployment."""
+    strategy = _rolling(obj["spec"].get("strategy"), _QUARTER)
+    settings = {"progressDeadlineSeconds": 600, "replicas": 1, "revisionHistoryLimit": 10}
+    return _with_spec(obj, settings, strategy=strategy)
+
+
+def replica_set_defaults(obj: Obj) -> Obj:
+    """Of a ReplicaSet."""
+    return _with_spec(obj, {"replicas": 1})
+
+
+def stateful_set_defaults(obj: Obj) -> Obj:
+    """Of a StatefulSet."""
+    settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
+    retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    given = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    claims = obj["spec"].get("volumeClaimTemplates")
+    return _with_spec(
+        obj,
+        settings,
+        **({"volumeClaimTemplates": [{**_CLAIM, **claim_defaults(claim)} for claim in claims]} if claims else {}),
+        persistentVolumeClaimRetentionPolicy={**retention, **given},
+        updateStrategy=_rolling(obj["spec"].get("updateStrategy"), {"partition": 0}),
+    )
+
+
+def replication_controller_defaults(obj: Obj) -> Obj:
+    """Of a ReplicationController, which selects the pods of its template and has their labels."""
+    spec = obj.get("spec") or {}
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    done = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
+    obj = {**obj, "spec": done} if done != spec else obj
+    return with_metadata(obj, labels=labels) if labels and not obj["metadata"].get("labels") else obj
+
+
+def daemon_set_defaults(obj: Obj) -> Obj:
+    """Of a DaemonSet."""
+    strategy = _rolling(obj["spec"].get("updateStrategy"), {"maxSurge": 0, "maxUnavailable": 1})
+    return _with_spec(obj, {"revisionHistoryLimit": 10}, updateStrategy=strategy)
+
+
+def cron_job_defaults(obj: Obj) -> Obj:
+    """Of a CronJob."""
+    limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
+    return _with_spec(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
+
+
+def _with_spec(obj: Obj, missing: Mapping[str, Any], **fields: Any) -> Obj:
+    """The object with these fields of its spec, and with others where they are missing; itself if it has them all."""
+    spec = {**missing, **obj["spec"], **fields}
+    return {**obj, "spec": spec} if spec != obj["spec"] else obj
+
+
+def _rolling(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How pods are replaced: one after the other, unless another way is named."""
+    given = {"type": _ROLLING, **(strategy or {})}
+    if given["type"] != _ROLLING:
+        return given
+    return {**given, "rollingUpdate": {**settings, **(given.get("rollingUpdate") or {})}}
+
+
+# --- job ---
+#
+# Defaults of Jobs. Source: Kubernetes's pkg/apis/batch/v1/defaults.go.
+
+
+_INT32_MAX: Final = 2**31 - 1
+
+
+def job_defaults(job: Obj) -> Obj:
+    """A Job with its defaults. One without labels gets those of its pods, its queue among them."""
+    spec = job.get("spec") or {}
+    missing = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
+    policy = spec.get("podFailurePolicy")
+    if policy and (complete := _policy_defaults(policy)) is not policy:
+        missing["podFailurePolicy"] = complete
+    done = {**job, "spec": {**spec, **missing}} if missing else job
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    return with_metadata(done, labels=labels) if labels and not job["metadata"].get("labels") else done
+
+
+def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fields of a spec are where they are not given; how many completions only where nothing says it."""
+    indexes_fail_alone = spec.get("backoffLimitPerIndex") is not None
+    defaults: dict[str, Any] = {
+        "parallelism": 1,
+        "backoffLimit": _INT32_MAX if indexes_fail_alone else 6,
+        "completionMode": "NonIndexed",
+        "manualSelector": False,
+        "suspend": False,
+        "podReplacementPolicy": "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed",
+    }
+    return defaults if spec.get("parallelism") is not None else {"completions": 1, **defaults}
+
+
+def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A pod failure policy whose patterns of conditions have a status."""
+    rules = policy.get("rules") or []
+    if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
+        return policy
+    return {**policy, "rules": [_rule_defaults(rule) for rule in rules]}
+
+
+def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A rule whose patterns of conditions have a status."""
+    patterns = rule.get("onPodConditions")
+    if not patterns:
+        return rule
+    return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in patterns]}
+
+
+# --- limit range ---
+#
+# Defaults of LimitRanges. Source: Kubernetes's pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem).
+
+
+def limit_range_defaults(limit_range: Obj) -> Obj:
+    """A LimitRange whose defaults for containers are all said: a limit is the maximum, a request the limit."""
+    limits = (limit_range.get("spec") or {}).get("limits") or []
+    done = [_complete(limit) for limit in limits]
+    return limit_range if done == limits else with_path(limit_range, ("spec", "limits"), done)
+
+
+def _complete(limit: Mapping[str, Any]) -> Mapping[str, Any]:
+    if limit.get("type") != "Container":
+        return limit
+    default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+    request = {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
+    said = {"default": default, "defaultRequest": request}
+    return {**limit, **{field: value for field, value in said.items() if value}}
+
+
+# --- node ---
+#
+# Defaults of Nodes. Source: Kubernetes's pkg/apis/core/v1/defaults.go.
+
+
+def node_defaults(node: Obj) -> Obj:
+    """A Node that gives its pods all it has, unless it says otherwise."""
+    status = node.get("status") or {}
+    if status.get("capacity") is None or status.get("allocatable") is not None:
+        return node
+    return {**node, "status": {**status, "allocatable": status["capacity"]}}
+
+
+# --- rbac ---
+#
+# What bindings of roles leave unsaid. Source: Kubernetes's pkg/apis/rbac/v1/defaults.go.
+
+
+_GROUP: Final = "rbac.authorization.k8s.io"
+
+
+def binding_defaults(binding: Obj) -> Obj:
+    """Users and groups say of which API group they are."""
+    subjects = binding.get("subjects") or ()
+    completed = [_completed(subject) for subject in subjects]
+    return {**binding, "subjects": completed} if completed != list(subjects) else binding
+
+
+def _completed(subject: Obj) -> Obj:
+    if subject["kind"] not in {"User", "Group"} or subject.get("apiGroup"):
+        return subject
+    return {**subject, "apiGroup": _GROUP}
+
+
+# --- secret ---
+#
+# Secrets as they are kept. Source: Kubernetes's pkg/apis/core/v1/conversion.go.
+
+
+def secret_defaults(secret: Obj) -> dict[str, Any]:
+    """What is given as text becomes data, in place of data of the same key; `stringData` itself is never kept."""
+    kept = {field: value for field, value in secret.items() if field != "stringData"}
+    texts = secret.get("stringData")
+    if texts:
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+        kept["data"] = {**(secret.get("data") or {}), **encoded}
+    return kept

@@ -1,0 +1,132 @@
+"""Cells of Pods: how many containers are ready, and the one word for how the pod is.
+
+Source: printPod of Kubernetes's pkg/printers/internalversion.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj
+from batchyard.api.printing.cells import NONE, text, value
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Instant, format_age
+
+Container: TypeAlias = Mapping[str, Any]
+
+_ENDED: Final = ("Succeeded", "Failed")
+#: The reason of pods on a node that cannot be reached.
+_NODE_LOST: Final = "NodeLost"
+_GATED: Final = "SchedulingGated"
+
+
+class _Start(NamedTuple):
+    """How far the containers that prepare a pod have come."""
+
+    #: Those that have begun, up to the first that is not done.
+    begun: Sequence[Container]
+    #: What the first that is not done is at; empty if all are done.
+    reason: str
+    #: Those beside the main containers that are ready.
+    ready: int
+
+
+def ready(obj: Obj, _now: Instant) -> str:
+    """How many containers are ready, of those that are to stay."""
+    start = _start(obj)
+    running = [each for each in _counted(obj, start) if _is_running(each)]
+    total = len(value(obj, "spec", "containers") or ()) + len(_sidecars(obj))
+    return f"{start.ready + len(running)}/{total}"
+
+
+def status(obj: Obj, _now: Instant) -> str:
+    """How a pod is, in one word: its deletion, what keeps or ended its containers, or its phase."""
+    phase, said = value(obj, "status", "phase"), value(obj, "status", "reason")
+    if obj["metadata"].get("deletionTimestamp"):
+        if said == _NODE_LOST:
+            return "Unknown"
+        if phase not in _ENDED:
+            return "Terminating"
+    gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _GATED
+    start = _start(obj)
+    return _of_containers(obj, start) or start.reason or (_GATED if gated else text(said or phase))
+
+
+def restarts(obj: Obj, now: Instant) -> str:
+    """How often containers were started again, and when the last time was."""
+    start = _start(obj)
+    sidecars = _sidecars(obj)
+    beside = [each for each in start.begun if each["name"] in sidecars]
+    counted = [*beside, *_counted(obj, start)] if _is_prepared(obj, start) else start.begun
+    times = sum(each.get("restartCount") or 0 for each in counted)
+    ends = [value(each, "lastState", "terminated", "finishedAt") for each in counted]
+    last = max((parse_time(end) for end in ends if end), default=None)
+    return str(times) if not times or last is None else f"{times} ({format_age(now - last)} ago)"
+
+
+def ip(obj: Obj, _now: Instant) -> str:
+    """The pod's address."""
+    addresses = value(obj, "status", "podIPs") or [{"ip": value(obj, "status", "podIP")}]
+    return addresses[0].get("ip") or NONE
+
+
+def readiness_gates(obj: Obj, _now: Instant) -> str:
+    """How many of the conditions that a pod waits for are true."""
+    gates = value(obj, "spec", "readinessGates") or ()
+    return f"{sum(is_true(obj, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else NONE
+
+
+def _of_containers(obj: Obj, start: _Start) -> str:
+    """What the first container that does not run waits for or ended with; empty if there is none."""
+    counted = _counted(obj, start)
+    reason = next(filter(None, map(_why_not_running, counted)), "")
+    if reason == "Completed" and any(map(_is_running, counted)):
+        return "Running" if is_true(obj, "Ready") else "NotReady"
+    return reason
+
+
+def _counted(obj: Obj, start: _Start) -> Sequence[Container]:
+    """The main containers, once those before them are done."""
+    return (value(obj, "status", "containerStatuses") or ()) if _is_prepared(obj, start) else ()
+
+
+def _is_prepared(obj: Obj, start: _Start) -> bool:
+    return not start.reason or is_true(obj, "Initialized")
+
+
+def _start(obj: Obj) -> _Start:
+    """How far the containers that prepare the pod have come."""
+    sidecars, total = _sidecars(obj), len(value(obj, "spec", "initContainers") or ())
+    begun: list[Container] = []
+    up = 0
+    for index, container in enumerate(value(obj, "status", "initContainerStatuses") or ()):
+        begun.append(container)
+        ended = value(container, "state", "terminated")
+        if ended is not None and not ended.get("exitCode"):
+            continue
+        if container["name"] not in sidecars or not container.get("started"):
+            return _Start(begun, f"Init:{_why_not_running(container, 'PodInitializing') or f'{index}/{total}'}", up)
+        up += bool(container.get("ready"))
+    return _Start(begun, "", up)
+
+
+def _sidecars(obj: Obj) -> Mapping[str, None]:
+    """The containers that start before the main ones and stay."""
+    found = value(obj, "spec", "initContainers") or ()
+    return {each["name"]: None for each in found if each.get("restartPolicy") == "Always"}
+
+
+def _why_not_running(container: Container, usual: str = "") -> str:
+    """What a container waits for, unless it is the usual, or ended with; empty for one that runs."""
+    waits, ended = (value(container, "state", way) for way in ("waiting", "terminated"))
+    if waits is not None and waits.get("reason"):
+        return "" if waits["reason"] == usual else str(waits["reason"])
+    if ended is None:
+        return ""
+    if ended.get("reason"):
+        return str(ended["reason"])
+    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
+
+
+def _is_running(container: Container) -> bool:
+    return bool(container.get("ready")) and value(container, "state", "running") is not None

@@ -1,0 +1,275 @@
+"""Rules of ConfigMaps and Secrets. Source: Kubernetes's pkg/apis/core/validation."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import errors as amounts
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata, names, node_constraints
+
+BYTES_MAX: Final = 1024 * 1024
+#: The keys that Secrets of a type must have.
+_KEYS_OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+_ACCOUNT: Final = "kubernetes.io/service-account.name"
+
+
+def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a ConfigMap."""
+    yield from metadata.metadata_faults(config_map)
+    data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
+    yield from _key_faults(data, "data")
+    yield from _key_faults(binary, "binaryData")
+    for key in binary:
+        if key in data:
+            yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
+    if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
+        yield _too_large("")
+
+
+def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed ConfigMap: an immutable one stays."""
+    yield from config_map_faults(new)
+    yield from _kept_faults(new, old, ("data", "binaryData"))
+
+
+def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Secret."""
+    yield from metadata.metadata_faults(secret)
+    given = secret.get("data") or {}
+    yield from _key_faults(given, "data")
+    if _decoded_size(given) > BYTES_MAX:
+        yield _too_large("data")
+    kind = secret.get("type") or "Opaque"
+    for key in _KEYS_OF_TYPE.get(kind, ()):
+        if key not in given:
+            yield faults.required(f"data[{key}]", "", f"give {key}, or drop the type {kind}")
+    if kind == "kubernetes.io/basic-auth" and not ("username" in given or "password" in given):
+        for key in ("username", "password"):
+            yield faults.required(f"data[{key}]", "", "give a username or a password")
+    account = (secret["metadata"].get("annotations") or {}).get(_ACCOUNT)
+    if kind == "kubernetes.io/service-account-token" and not account:
+        yield faults.required(f"metadata.annotations[{_ACCOUNT}]", "", "name the ServiceAccount")
+
+
+def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed Secret: its type stays, and an immutable one stays as it is."""
+    yield from secret_faults(new)
+    if (new.get("type") or "Opaque") != (old.get("type") or "Opaque"):
+        yield faults.immutable("type", new.get("type"))
+    yield from _kept_faults(new, old, ("data",))
+
+
+def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Keys can be names of files."""
+    for key in data:
+        for message in names.config_key(key):
+            yield faults.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
+
+
+def _decoded_size(encoded: Mapping[str, str]) -> int:
+    """How many bytes values of base64 stand for: those count, not their letters."""
+    return sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values())
+
+
+def _too_large(path: str) -> FieldError:
+    """All values together are at most one MiB."""
+    return faults.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
+
+
+def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
+    """What is immutable stays immutable, and as it is."""
+    if not old.get("immutable"):
+        return
+    message, remedy = "field is immutable when `immutable` is set", "delete the object and create it anew"
+    if not new.get("immutable"):
+        yield faults.forbidden("immutable", message, remedy)
+    for field in fields:
+        if (new.get(field) or {}) != (old.get(field) or {}):
+            yield faults.forbidden(field, message, remedy)
+
+
+# --- event ---
+#
+# Rules of Events: one is kept where what it is about is. Source: Kubernetes's pkg/apis/core/validation/events.go.
+#
+# Those with a time of their own are of the newer form, which must say more.
+
+
+#: Where Events are about what has no namespace; the newer form has one place more.
+_OF_NO_NAMESPACE: Final = ("default",)
+_OF_NO_NAMESPACE_NEWER: Final = ("default", "kube-system")
+#: Letters of the texts that the newer form must have, and of those that it may.
+_LENGTH_MAX: Final = 128
+_NOTE_LENGTH_MAX: Final = 1024
+_TYPES: Final = ("Normal", "Warning")
+#: What the newer form says in another way.
+_OF_OLD: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
+_SETTLED: Final = (
+    *("involvedObject", "reason", "message", *_OF_OLD, "type", "eventTime"),
+    *("action", "related", "reportingComponent", "reportingInstance"),
+)
+
+
+def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of an Event."""
+    yield from metadata.metadata_faults(event)
+    is_newer = bool(event.get("eventTime"))
+    about, namespace = (
+        (event.get("involvedObject") or {}).get("namespace") or "",
+        event["metadata"].get("namespace", ""),
+    )
+    if not about:
+        fits = namespace in (_OF_NO_NAMESPACE_NEWER if is_newer else _OF_NO_NAMESPACE)
+    else:
+        fits = is_newer or about == namespace
+    if not fits:
+        remedy = "tell of it in the namespace of what it is about; in `default` of what has none"
+        yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
+    if is_newer:
+        yield from _newer_faults(event)
+
+
+def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What a new Event breaks beside these where it comes as one of `events.k8s.io`."""
+    yield from _series_faults(event)
+    if not event.get("eventTime"):
+        yield faults.required("eventTime", "", "say when it was")
+    if event.get("type") not in _TYPES:
+        yield faults.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
+    for field in _OF_OLD:
+        if event.get(field):
+            yield faults.invalid(field, "", "needs to be unset", "leave it out")
+
+
+def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What of an Event does not change by `events.k8s.io`: all but its series."""
+    if new.get("series") != old.get("series"):
+        yield from _series_faults(new)
+    for field in _SETTLED:
+        if (new.get(field) or None) != (old.get(field) or None):
+            yield faults.immutable(field, new.get(field))
+
+
+def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    series = event.get("series")
+    if series is None:
+        return
+    if (series.get("count") or 0) < 2:
+        yield faults.invalid("series.count", "", "should be at least 2", "tell of a single one without a series")
+    if not series.get("lastObservedTime"):
+        yield faults.required("series.lastObservedTime", "", "say when it was last")
+
+
+def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    component = event.get("reportingComponent") or ""
+    if not component:
+        yield faults.required("reportingComponent", "", "name who tells of it")
+    for message in names.qualified_name(component):
+        yield faults.invalid("reportingComponent", component, message, "name it as kubernetes.io/kubelet")
+    for field in ("reportingInstance", "action", "reason"):
+        text = event.get(field) or ""
+        if not text:
+            yield faults.required(field, "", "say it")
+        if len(text.encode()) > _LENGTH_MAX:
+            yield faults.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", "say it in fewer")
+    if len((event.get("message") or "").encode()) > _NOTE_LENGTH_MAX:
+        yield faults.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "say it in fewer")
+
+
+# --- node ---
+#
+# Rules of Nodes. Source: Kubernetes's pkg/apis/core/validation.
+
+
+#: What a node gets once and keeps, with the word of the message.
+_KEPT: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
+
+
+def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Node."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    yield from metadata.metadata_faults(node)
+    yield from node_constraints.taint_faults(spec.get("taints") or (), "spec.taints")
+    for field in ("capacity", "allocatable"):
+        for name, value in (status.get(field) or {}).items():
+            yield from amounts.amount_faults(value, f"status.{field}[{name}]")
+
+
+def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed Node: its machine and its addresses for pods stay."""
+    yield from node_faults(new)
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    for field, word in _KEPT:
+        if before.get(field) and spec.get(field) != before[field]:
+            message = f'node updates may not change {word} except from "" to valid'
+            yield faults.forbidden(f"spec.{field}", message, f"keep {faults.printed(before[field])}")
+
+
+# --- namespace ---
+#
+# Rules of Namespaces. Source: Kubernetes's pkg/apis/core/validation.
+
+
+def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Namespace: its name is a label, for it becomes part of host names."""
+    yield from metadata.metadata_faults(namespace)
+    yield from metadata.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
+
+
+# --- priority class ---
+#
+# Rules of PriorityClasses. Source: Kubernetes's pkg/apis/scheduling/validation.
+
+
+USER_PRIORITY_MAX: Final = 1_000_000_000
+#: The classes every cluster has, with their values.
+SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_POLICIES: Final = ("PreemptLowerPriority", "Never")
+
+
+def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a PriorityClass."""
+    yield from metadata.metadata_faults(priority_class)
+    name, value = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
+    if name.startswith("system-"):
+        yield from _system_class_faults(priority_class, name)
+    elif value > USER_PRIORITY_MAX:
+        message = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
+        yield faults.forbidden("value", message, f"give at most {USER_PRIORITY_MAX}")
+    policy = priority_class.get("preemptionPolicy")
+    if policy is not None and policy not in _POLICIES:
+        yield faults.unsupported("preemptionPolicy", policy, _POLICIES)
+
+
+def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
+    """Names that start with system- are those every cluster has, with their values, and no default."""
+    value, prefix = (
+        SYSTEM_CLASSES.get(name),
+        "priority class names with 'system-' prefix are reserved for system use only",
+    )
+    if value is None:
+        reason = f"{name} is not a known system priority class"
+    elif priority_class.get("value", 0) != value:
+        reason = f"value of {name} PriorityClass must be {value}"
+    elif priority_class.get("globalDefault"):
+        reason = f"globalDefault of {name} PriorityClass must be false"
+    else:
+        return
+    remedy = "use a name without the prefix system-"
+    yield faults.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
+
+
+def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed PriorityClass: value and preemption policy stay."""
+    yield from priority_class_faults(new)
+    if new.get("value", 0) != old.get("value", 0):
+        yield faults.forbidden("value", "may not be changed in an update.", "delete the class and create it anew")
+    policy, before = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
+    if policy != before:
+        yield faults.immutable("preemptionPolicy", policy)

@@ -1,0 +1,265 @@
+"""Rules of ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.quantity import NANO
+from batchyard.api.validation import errors as amounts
+from batchyard.api.validation import errors as faults
+from batchyard.api.validation import metadata, names
+from batchyard.api.validation.resources import is_extended, resource_name_faults
+
+# --- limit range ---
+#
+# Rules of LimitRanges. Source: Kubernetes's pkg/apis/core/validation.
+
+
+_CLAIM: Final = "PersistentVolumeClaim"
+_TYPES: Final = ("Container", "Pod", _CLAIM)
+_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+#: Pairs of which the first is at most the second: which is wrong otherwise and how each is called.
+_ORDERED: Final = (
+    ("min", "max", "min", "min value", "max value"),
+    ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
+    ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
+    ("defaultRequest", "default", "defaultRequest", "default request value", "default limit value"),
+    ("min", "default", "default", "min value", "default value"),
+    ("default", "max", "default", "default value", "max value"),
+)
+#: Of these pairs not the field's own value is shown, but the other one.
+_SHOWN: Final = {("min", "default"): "min", ("default", "max"): "max"}
+
+
+def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a LimitRange."""
+    yield from metadata.metadata_faults(limit_range)
+    seen: dict[str, None] = {}
+    for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
+        path, kind = f"spec.limits[{i}]", limit["type"]
+        yield from _type_faults(kind, f"{path}.type")
+        if kind in seen:
+            yield faults.duplicate(f"{path}.type", kind, "join the two")
+        seen[kind] = None
+        yield from _field_faults(limit, path)
+        listed = {name: None for field in _FIELDS for name in limit.get(field) or ()}
+        for name in sorted(listed):
+            yield from _amount_faults(limit, name, path)
+
+
+def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
+    remedy, wrong = f"use one of {', '.join(_TYPES)}", names.qualified_name(kind)
+    for message in wrong:
+        yield faults.invalid(path, kind, message, remedy)
+    if not wrong and "/" not in kind and kind not in _TYPES:
+        yield faults.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
+
+
+def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    kind = limit["type"]
+    for field in _FIELDS:
+        if kind == "Pod" and field.startswith("default"):
+            if limit.get(field):
+                message = "may not be specified when `type` is 'Pod'"
+                yield faults.forbidden(f"{path}.{field}", message, "give it for containers")
+        elif kind in _TYPES[:2]:
+            for name in limit.get(field) or ():
+                yield from resource_name_faults(name, f"{path}.{field}[{name}]")
+    if kind == _CLAIM and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
+        message = "either minimum or maximum storage value is required, but neither was provided"
+        yield faults.required(f"{path}.limits", message, "give a minimum or maximum of storage")
+
+
+def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    """How the amounts of one resource stand to each other."""
+    given = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
+    for less, more, wrong, first, second in _ORDERED:
+        if less in given and more in given and amounts.exceeds(given[less], given[more]):
+            low, high = amounts.shown(given[less]), amounts.shown(given[more])
+            value = amounts.shown(given[_SHOWN.get((less, more), wrong)])
+            message = f"{first} {low} is greater than {second} {high}"
+            yield faults.invalid(f"{path}.{wrong}[{name}]", value, message, f"give at most {high}")
+    yield from _ratio_faults(given, name, path)
+    is_shared = not is_extended(name) and not name.startswith("hugepages-")
+    if not is_shared and "default" in given and "defaultRequest" in given:
+        default, request = amounts.shown(given["default"]), amounts.shown(given["defaultRequest"])
+        if amounts.nano(given["default"]) != amounts.nano(given["defaultRequest"]):
+            message = f"default value {default} must equal to defaultRequest value {request} in {name}"
+            yield faults.invalid(f"{path}.defaultRequest[{name}]", request, message, f"give {default}")
+
+
+def _ratio_faults(given: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    ratio = amounts.nano(given.get("maxLimitRequestRatio", ""))
+    if ratio is None:
+        return
+    at, shown = f"{path}.maxLimitRequestRatio[{name}]", amounts.shown(given["maxLimitRequestRatio"])
+    if ratio < NANO:
+        yield faults.invalid(at, shown, f"ratio {shown} is less than 1", "give at least 1")
+    low, high = amounts.nano(given.get("min", "")), amounts.nano(given.get("max", ""))
+    if low and high is not None and ratio * low > high * NANO:
+        message = f"ratio {shown} is greater than max/min = {high / low:f}"
+        yield faults.invalid(at, shown, message, "give less, or move the bounds")
+
+
+_COMPUTE: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
+_WHOLE: Final = frozenset(
+    {
+        *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
+        *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
+    }
+)
+_STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage")
+_STANDARD: Final = frozenset({*_COMPUTE, *_STORAGE, *_WHOLE})
+_HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
+_BEST_EFFORT: Final = "BestEffort"
+_PRIORITY: Final = "PriorityClass"
+#: Scopes that a Pod is in or not, without further values.
+_PLAIN: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
+_SCOPES: Final = (*_PLAIN, _PRIORITY)
+_CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
+_MUST_EXIST: Final = (
+    "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
+    "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
+)
+_UNSUITED: Final = "unsupported scope applied to resource"
+
+
+def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a ResourceQuota."""
+    yield from metadata.metadata_faults(quota)
+    spec = quota.get("spec") or {}
+    hard = spec.get("hard") or {}
+    for name, value in hard.items():
+        path = f"spec.hard[{name}]"
+        yield from _name_faults(name, path)
+        yield from amounts.amount_faults(value, path)
+        if name in _WHOLE and (amounts.nano(value) or 0) % 10**9:
+            yield faults.invalid(path, amounts.shown(value), "must be an integer", "give a whole number")
+    standard = [name for name in sorted(hard) if _is_standard(name)]
+    yield from _scopes_faults(spec.get("scopes") or (), standard)
+    yield from _selector_faults(spec.get("scopeSelector"), standard)
+
+
+def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed ResourceQuota: its scopes stay."""
+    yield from resource_quota_faults(new)
+    after, before = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
+    if sorted(after) != sorted(before):
+        yield faults.immutable("spec.scopes", after)
+
+
+def _is_standard(name: str) -> bool:
+    return name in _STANDARD or name.startswith(_HUGE_PAGES)
+
+
+def _name_faults(name: str, path: str) -> Iterator[FieldError]:
+    """What is bounded is something a quota knows, or has a prefix."""
+    remedy = "bound pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch, for example"
+    wrong = names.qualified_name(name)
+    for message in wrong:
+        yield faults.invalid(path, name, message, remedy)
+    if wrong or "/" in name:
+        return
+    if not _is_standard(name) and name != "storage":
+        yield faults.invalid(path, name, "must be a standard resource type or fully qualified", remedy)
+    if not _is_standard(name):
+        yield faults.invalid(path, name, "must be a standard resource for quota", remedy)
+
+
+def _suits(scope: str, name: str) -> bool:
+    """Whether a scope makes sense for what is bounded."""
+    if scope == _BEST_EFFORT:
+        return name == "pods"
+    return scope not in _SCOPES or name == "pods" or name in _COMPUTE
+
+
+def _scopes_faults(scopes: Sequence[str], hard: Sequence[str]) -> Iterator[FieldError]:
+    remedy = f"use some of {', '.join(_PLAIN)}, and bound only what Pods use"
+    for scope in scopes:
+        if scope not in _SCOPES:
+            yield faults.invalid("spec.scopes", scopes, "unsupported scope", remedy)
+        for name in hard:
+            if not _suits(scope, name):
+                yield faults.invalid("spec.scopes", scopes, _UNSUITED, remedy)
+    yield from _conflict_faults(scopes, scopes, "spec.scopes")
+
+
+def _selector_faults(selector: Mapping[str, Any] | None, hard: Sequence[str]) -> Iterator[FieldError]:
+    path, expressions = "spec.scopeSelector.matchExpressions", (selector or {}).get("matchExpressions") or ()
+    for expression in expressions:
+        scope = expression["scopeName"]
+        if scope not in _SCOPES:
+            yield faults.invalid(f"{path}.scopeName", scope, "unsupported scope", f"use one of {', '.join(_SCOPES)}")
+        for name in hard:
+            if not _suits(scope, name):
+                yield faults.invalid(path, selector, _UNSUITED, "bound only what Pods use")
+        yield from _operator_faults(expression, path)
+    yield from _conflict_faults([each["scopeName"] for each in expressions], [], path)
+
+
+def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    operator, values = expression["operator"], expression.get("values") or ()
+    if expression["scopeName"] in _PLAIN and operator != "Exists":
+        yield faults.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
+    match operator:
+        case "In" | "NotIn":
+            if not values:
+                message = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+                yield faults.required(f"{path}.values", message, "name a PriorityClass")
+        case "Exists" | "DoesNotExist":
+            if values:
+                message = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+                yield faults.invalid(f"{path}.values", values, message, "leave the values out")
+        case _:
+            remedy = "use In, NotIn, Exists or DoesNotExist"
+            yield faults.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
+
+
+def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> Iterator[FieldError]:
+    for pair in _CONFLICTS:
+        if all(scope in scopes for scope in pair):
+            yield faults.invalid(path, list(shown), "conflicting scopes", f"drop {pair[0]} or {pair[1]}")
+
+
+# --- disruption budget ---
+#
+# Rules of PodDisruptionBudgets. Source: Kubernetes's pkg/apis/policy/validation.
+
+
+_PERCENT: Final = re.compile(r"([0-9]+)%", re.ASCII)
+_NO_PERCENT: Final = (
+    "a valid percent string must be a numeric string followed by an ending '%' "
+    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+)
+_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+_REMEDY: Final = "give a number such as 2, or a share such as 50%"
+
+
+def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a PodDisruptionBudget."""
+    yield from metadata.metadata_faults(budget)
+    spec = budget.get("spec") or {}
+    given = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
+    if len(given) > 1:
+        message = "minAvailable and maxUnavailable cannot be both set"
+        yield faults.invalid("spec", spec, message, "drop one of the two")
+    for field in given:
+        yield from _share_faults(spec[field], f"spec.{field}")
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in _POLICIES:
+        yield faults.unsupported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES)
+    yield from metadata.selector_faults(spec.get("selector"), "spec.selector")
+
+
+def _share_faults(value: Any, path: str) -> Iterator[FieldError]:
+    """A number that is not negative, or a share of at most all."""
+    if isinstance(value, int):
+        if value < 0:
+            yield faults.invalid(path, value, faults.NEGATIVE, _REMEDY)
+        return
+    share = _PERCENT.fullmatch(value)
+    if share is None:
+        yield faults.invalid(path, value, _NO_PERCENT, _REMEDY)
+    elif int(share[1]) > 100:
+        yield faults.invalid(path, value, "must not be greater than 100%", _REMEDY)

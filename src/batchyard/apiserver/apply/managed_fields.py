@@ -1,0 +1,437 @@
+"""Who cares for which field of an object: `metadata.managedFields`, as every write through the API leaves it.
+
+An update takes what it changes from all others. An apply may not change what another cares for, unless it is forced,
+and gives up what it no longer names: a field that nobody else cares for then goes.
+Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery, pkg/util/managedfields/internal.
+"""
+
+import marshal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.apply.field_set import (
+    EMPTY,
+    LEAF,
+    MARK,
+    FieldSet,
+    difference,
+    intersection,
+    of_fields_v1,
+    paths,
+    to_fields_v1,
+    union,
+    union_of,
+)
+from batchyard.apiserver.apply.merge import (
+    Differences,
+    all_fields_of,
+    differences,
+    fields_of,
+    items_of,
+    less,
+    merged,
+    with_named,
+)
+from batchyard.apiserver.merge_schema import Shape
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.resources import Resource
+from batchyard.base.memoize import remembered
+
+APPLY: Final = "Apply"
+UPDATE: Final = "Update"
+#: Of those who only update so many are told apart; what the oldest cared for is put together.
+UPDATERS_MAX: Final = 10
+_REMEMBERED_MAX: Final = 512
+#: Bytes of such a part: 16 MiB for all that a cache keeps.
+_REMEMBERED_LENGTH_MAX: Final = 32 * 1024
+_MARSHAL_WITHOUT_REFERENCES: Final = 2
+_ANCIENT: Final = "ancient-changes"
+#: Whoever wrote what was there before anybody's fields were kept.
+_BEFORE: Final = "before-first-apply"
+#: What nobody cares for: the server's own fields, and what says which object it is.
+_NOBODYS: Final = of_fields_v1(
+    {
+        "f:apiVersion": {},
+        "f:kind": {},
+        "f:metadata": {
+            ".": {},
+            **{
+                f"f:{name}": {}
+                for name in (
+                    *("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields"),
+                    *("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"),
+                )
+            },
+        },
+    }
+)
+
+Entry: TypeAlias = Mapping[str, Any]
+"""One of `managedFields`, as it is written there."""
+
+
+class Author(NamedTuple):
+    """Who writes, in which version, to which subresource, and when."""
+
+    manager: str
+    api_version: str
+    subresource: str
+    time: str
+
+
+class Claim(NamedTuple):
+    """What somebody cares for."""
+
+    name: str
+    operation: str
+    api_version: str
+    subresource: str
+    time: str
+    fields: FieldSet
+    #: The fields as they are written, where that is known.
+    written: Mapping[str, Any] | None = None
+
+    def with_fields(self, fields: FieldSet) -> "Claim":
+        """The claim of other fields; itself where they are the same."""
+        if fields is self.fields:
+            return self
+        return Claim(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Two entries of one identity are one; whoever applies stays the same in another version."""
+        version = "" if self.operation == APPLY else self.api_version
+        return self.operation, self.name, version, self.subresource
+
+    @property
+    def title(self) -> str:
+        """As conflicts name it."""
+        part = f' with subresource "{self.subresource}"' if self.subresource else ""
+        how = f" using {self.api_version}" if self.operation == UPDATE else ""
+        return f'"{self.name}"{part}{how}'
+
+    def entry(self) -> dict[str, Any]:
+        """As `managedFields` has it."""
+        entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
+        written = _as_written(self.fields) if self.written is None else self.written
+        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": written}
+        return entry | ({"subresource": self.subresource} if self.subresource else {})
+
+
+class Applied(NamedTuple):
+    """What an apply makes of an object, in the version that it was applied in, and who cares for what then."""
+
+    obj: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+
+class Versions(NamedTuple):
+    """What an object looks like in each version of its kind."""
+
+    shape: Callable[[str], Shape]
+    #: An object of one version in another.
+    convert: Callable[[Obj, str], Obj]
+    is_served: Callable[[str], bool]
+
+
+def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
+    """`managedFields` of a new object, in the version of the author; none where nothing but a name is said of it."""
+    metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
+    fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
+    for name, value in new.items():
+        if name not in ("apiVersion", "kind", "metadata"):
+            fields[f"f:{name}"] = _part_v1(value, shape.below(name), is_marked=name not in ("spec", "status"))
+    if not fields:
+        return []
+    claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
+    return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+
+
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
+    """What somebody cares for of new metadata with these fields."""
+    about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - it was just written, by us
+    return to_fields_v1(about)
+
+
+def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
+    """The fields of a new part of an object, each remembered by itself: many objects are alike in most of them."""
+    if not isinstance(value, dict) or not value or shape.is_atomic:
+        return _fields_v1_of(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), shape)
+    fields: dict[str, Any] = {MARK: {}} if is_marked else {}
+    for name in sorted(value):
+        child = value[name]
+        is_plain = not isinstance(child, dict | list)
+        encoded = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
+        fields[f"f:{name}"] = {} if is_plain else _within_v1_of(encoded, shape.below(name))
+    return fields
+
+
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _fields_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+    """The fields of a new part of an object that is one thing."""
+    return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - it was just written, by us
+
+
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _within_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+    """The fields within one of its fields."""
+    fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
+    return {} if fields == LEAF else to_fields_v1(fields)
+
+
+def _as_written(fields: FieldSet) -> dict[str, Any]:
+    """A set as `fieldsV1` writes it; those of many objects are alike, and share it."""
+    return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
+
+
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _written_of(encoded: bytes) -> dict[str, Any]:
+    return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
+
+
+def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
+    """`managedFields` after an update from one object to another, both in the version of the author."""
+    return _entries(_claims_after_update(old, new, _claims(entries, versions), author, versions))
+
+
+def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
+    """What an apply makes of an object; of none, where there is none yet. Refused where it conflicts."""
+    shape = versions.shape(author.api_version)
+    old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
+    claims = _claims((live or {}).get("metadata", {}).get("managedFields") or (), versions)
+    if live is not None and not claims:
+        before = author._replace(manager=_BEFORE, subresource="")
+        claims = _claims_after_update(_bare(old), old, [], before, versions)
+    mine = Claim(
+        author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, shape)
+    )
+    last = next((claim for claim in claims if claim.identity == mine.identity), None)
+    others = [claim for claim in claims if claim is not last]
+    new = _pruned(merged(old, config, shape), last, [mine, *others], shape)
+    changes = _Changes(old, new, author.api_version, versions)
+    conflicts = [(other, found) for other in others if (found := changes.conflict(other))]
+    if conflicts and not force:
+        allowed = _allowed(old, shape) if author.manager == "kubectl" else EMPTY
+        conflicts = [(other, left) for other, found in conflicts if (left := difference(found, allowed))]
+        if conflicts:
+            raise _conflict(conflicts)
+    if last is not None and old == new and last.fields == mine.fields:
+        mine = mine._replace(time=last.time)
+    return Applied(new, _entries([*map(changes.left, others), mine]))
+
+
+def _claims_after_update(
+    old: Obj, new: Obj, claims: Sequence[Claim], author: Author, versions: Versions
+) -> list[Claim]:
+    if old["metadata"] is not new["metadata"]:
+        old, new = _unmanaged(old), _unmanaged(new)
+    changes = _Changes(old, new, author.api_version, versions)
+    kept = [left for left in map(changes.left, claims) if left.fields]
+    taken = changes.taken()
+    if not taken:
+        return _capped(kept)
+    mine = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
+    before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
+    others = [claim for claim in kept if claim.identity != mine.identity]
+    return _capped([*others, mine.with_fields(union(before, taken))])
+
+
+class _Changes:
+    """In which fields a new object differs from the old one, in every version that a claim is made in."""
+
+    def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
+        self._old = old
+        self._new = new
+        self._versions = versions
+        self._of_author = differences(old, new, versions.shape(api_version))
+        self._found = {api_version: self._of_author}
+        #: By version: what nobody cares for any more who did.
+        self._gone: dict[str, FieldSet] = {}
+
+    def taken(self) -> FieldSet:
+        """What whoever changed it cares for from now on."""
+        return difference(union(self._of_author.modified, self._of_author.added), _NOBODYS)
+
+    def conflict(self, claim: Claim) -> FieldSet:
+        """What is claimed and is another now."""
+        found = self._in(claim.api_version)
+        return intersection(claim.fields, union(found.modified, found.added))
+
+    def left(self, claim: Claim) -> Claim:
+        """What is left of a claim."""
+        gone = self._gone.get(claim.api_version)
+        if gone is None:
+            found = self._in(claim.api_version)
+            gone = self._gone[claim.api_version] = union(union(found.modified, found.added), found.removed)
+        return claim.with_fields(difference(claim.fields, gone))
+
+    def _in(self, api_version: str) -> Differences:
+        if api_version not in self._found:
+            convert = self._versions.convert
+            shape = self._versions.shape(api_version)
+            found = differences(convert(self._old, api_version), convert(self._new, api_version), shape)
+            self._found[api_version] = found
+        return self._found[api_version]
+
+
+def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], shape: Shape) -> dict[str, Any]:
+    """A merged object without what its author applied last and no longer does, and nobody else cares for."""
+    if last is None or last.api_version != claims[0].api_version:
+        return obj
+    known = with_named(last.fields, shape)
+    owned = union_of([with_named(claim.fields, shape) for claim in claims])
+    there = with_named(fields_of(obj, shape), shape)
+    bare = less(obj, known, shape) or {}
+    gone = difference(there, union(with_named(fields_of(bare, shape), shape), owned))
+    left = less(obj, gone, shape) or {}
+    dangling = difference(there, with_named(fields_of(left, shape), shape))
+    result: dict[str, Any] = less(obj, intersection(dangling, known), shape) or {}
+    return result
+
+
+def _applied_fields(config: Obj, shape: Shape) -> FieldSet:
+    return difference(fields_of(config, shape), _NOBODYS)
+
+
+def _allowed(live: Obj, shape: Shape) -> FieldSet:
+    """What `kubectl apply` said last without the server's help, where it still holds: it may go on with the help."""
+    text = (live["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
+    try:
+        last = msgspec.json.decode(text) if text else None
+    except msgspec.DecodeError:
+        return EMPTY
+    if not isinstance(last, dict) or last.get("apiVersion") != live["apiVersion"]:
+        return EMPTY
+    found = differences(last, live, shape)
+    return difference(difference(difference(fields_of(last, shape), found.modified), found.added), found.removed)
+
+
+def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
+    """What is told whoever applies what others care for."""
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {claim.title}", "field": path}
+        for claim, fields in conflicts
+        for path in paths(fields)
+    ]
+    if len(causes) == 1:
+        told = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        lines: list[str] = []
+        for claim, fields in conflicts:
+            lines += [f"conflicts with {claim.title}:", *(f"- {path}" for path in paths(fields))]
+        told = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
+    return Refused(409, "Conflict", told, {"causes": causes})
+
+
+# --- managedFields as they are written ---
+
+
+def _claims(entries: Sequence[Entry], versions: Versions) -> list[Claim]:
+    """What is claimed, but for what is claimed in versions that are not served."""
+    return [claim for claim in _read(entries) if versions.is_served(claim.api_version)]
+
+
+def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
+    for entry in entries:
+        fields = entry.get("fieldsV1")
+        if isinstance(fields, dict):
+            yield Claim(
+                str(entry.get("manager", "")),
+                str(entry.get("operation", "")),
+                str(entry.get("apiVersion", "")),
+                str(entry.get("subresource", "")),
+                str(entry.get("time", "")),
+                *_read_fields(marshal.dumps(fields, _MARSHAL_WITHOUT_REFERENCES)),
+            )
+
+
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
+    """The fields of an entry, and how they are written; those of many objects are alike."""
+    fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
+    return fields, to_fields_v1(fields)
+
+
+def _entries(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """Those who apply come first, and then the older."""
+    ordered = sorted(claims, key=lambda claim: (claim.operation, claim.time, *claim.identity))
+    return [claim.entry() for claim in ordered if claim.fields]
+
+
+def _capped(claims: list[Claim]) -> list[Claim]:
+    """No more updaters than are told apart."""
+    updaters = sorted(
+        (claim for claim in claims if claim.operation == UPDATE), key=lambda claim: (claim.time, claim.name)
+    )
+    surplus = len(updaters) - UPDATERS_MAX
+    if surplus <= 0:
+        return claims
+    oldest = updaters[: surplus + 1]
+    bucket = oldest[-1]
+    fields = union_of([claim.fields for claim in oldest if claim.api_version == bucket.api_version])
+    appliers = [claim for claim in claims if claim.operation != UPDATE]
+    return [*appliers, *updaters[surplus + 1 :], bucket.with_fields(fields)._replace(name=_ANCIENT, subresource="")]
+
+
+def _unmanaged(obj: Obj) -> dict[str, Any]:
+    """An object without `managedFields`, which nobody cares for."""
+    metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
+    return {**obj, "metadata": metadata}
+
+
+def _bare(obj: Obj) -> dict[str, Any]:
+    """The object before anybody wrote anything into it."""
+    return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
+
+
+def check_config(config: Mapping[str, Any], shape: Shape) -> None:
+    """Refuse an applied object that has fields which its kind does not, or says who cares for what."""
+    metadata = config.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise bad_request("metadata must be an object")
+    if metadata.get("managedFields") is not None:
+        raise bad_request("metadata.managedFields must be nil")
+    unknown = [f"{path}: field not declared in schema" for path in _undeclared(config, shape, "")]
+    if unknown:
+        group, _, version = str(config.get("apiVersion")).rpartition("/")
+        kind = f"{group}/{version}, Kind={config.get('kind')}"
+        named = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {kind}"
+        told = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in unknown)
+        raise bad_request(f"failed to create typed patch object ({named}): {told}")
+
+
+def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, child in value.items():
+            if not shape.knows(name):
+                yield f"{path}.{name}"
+            else:
+                yield from _undeclared(child, shape.below(name), f"{path}.{name}")
+    elif isinstance(value, list):
+        if shape.keys is not None:
+            items_of(value, shape, unique=True)
+        for item in value:
+            yield from _undeclared(item, shape.item, path)
+
+
+# --- versions ---
+#
+# What the objects of a resource look like in each of its versions, for comparing them there.
+
+
+def versions_of(resource: Resource, namespace: str) -> Versions:
+    """The objects of a resource in all its versions."""
+    info, strategy = resource.info, resource.strategy
+
+    def shape(api_version: str) -> Shape:
+        return resource.shape(info.version_of(api_version) or info.storage_version)
+
+    def convert(obj: Obj, api_version: str) -> Obj:
+        found = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
+        return obj if found is None else strategy.show(found, api_version)
+
+    return Versions(shape, convert, lambda api_version: bool(info.version_of(api_version)))

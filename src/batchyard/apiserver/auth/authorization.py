@@ -1,0 +1,79 @@
+"""Who may do what: the question that is asked of every request. Source: k8s.io/apiserver, pkg/authorization."""
+
+from typing import Final, NamedTuple, Protocol
+
+from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.request import Refused, Request
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.selection import name_selected
+
+_VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Attributes(NamedTuple):
+    """What somebody is about to do: to a resource, or to a path that is none."""
+
+    user: User
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+class Decision(NamedTuple):
+    """Whether something may be done, and why where there is something to say."""
+
+    allowed: bool
+    reason: str = ""
+
+
+class Authorizer(Protocol):
+    """Decides who may do what."""
+
+    def decide(self, attributes: Attributes) -> Decision:
+        """Whether it may be done."""
+
+
+def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
+    """What a request is about to do."""
+    if path is None:
+        return Attributes(request.user, verb_of(request, path), path=request.path)
+    info, verb = path.info, verb_of(request, path)
+    is_namespace = info.plural == "namespaces" and not info.group
+    namespace = path.name if is_namespace else path.namespace  # so that those who may read all in it may read it too
+    name = path.name
+    if not name and verb in {"list", "watch"}:
+        name = name_selected(request)
+    return Attributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
+
+
+def forbidden(attributes: Attributes, reason: str = "") -> Refused:
+    """The refusal of what may not be done, as the API server words it."""
+    told = f'User "{attributes.user.name}" cannot {attributes.verb}'
+    if not attributes.resource:
+        return Refused(403, "Forbidden", f'forbidden: {told} path "{attributes.path}"')
+    part = f"/{attributes.subresource}" if attributes.subresource else ""
+    where = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
+    told += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
+    return refused_resource(attributes.group, attributes.resource, attributes.name, f"{told}{reason and f': {reason}'}")
+
+
+def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
+    """The refusal of something about a resource, or about one of its objects."""
+    title = f"{resource}.{group}" if group else resource
+    details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
+    named = f'{title} "{name}"' if name else title
+    return Refused(403, "Forbidden", f"{named} is forbidden: {why}", details)
+
+
+def verb_of(request: Request, path: ResourcePath | None) -> str:
+    """What it is about to do in one word."""
+    if path is None:
+        return request.method.lower()
+    verb = _VERBS.get(request.method, "")
+    if verb == "get" and not path.name:
+        return "watch" if request.flag("watch") else "list"
+    return "deletecollection" if verb == "delete" and not path.name else verb

@@ -1,0 +1,204 @@
+"""The roles and bindings that are there from the first start, as far as they are about kinds that we have.
+
+Sources: Kubernetes's plugin/pkg/auth/authorizer/rbac/bootstrappolicy, Kueue's config/components/rbac.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.auth.authentication import AUTHENTICATED, MASTERS, MONITORING, UNAUTHENTICATED
+from batchyard.apiserver.auth.rbac import GROUP, Rule
+from batchyard.apiserver.subresources.forecasts import ETA
+
+_READ: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
+_EDIT: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
+_KUEUE: Final = "kueue.x-k8s.io"
+_VISIBILITY: Final = "visibility.kueue.x-k8s.io"
+_AGGREGATE: Final = "rbac.authorization.k8s.io/aggregate-to-"
+_BATCH: Final = "rbac.kueue.x-k8s.io/batch-"
+_HEALTH: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_MONITORED: Final = (
+    *("/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*"),
+    *("/metrics", "/metrics/slis"),
+)
+
+#: Rules of Kubernetes's own roles.
+_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    "cluster-admin": (Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",))),
+    "system:discovery": (
+        Rule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH)),
+    ),
+    "system:public-info-viewer": (Rule(("get",), urls=_HEALTH),),
+    "system:monitoring": (Rule(("get",), urls=_MONITORED),),
+    "system:basic-user": (
+        Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+        Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+    ),
+    "system:auth-delegator": (
+        Rule(("create",), ("authentication.k8s.io",), ("tokenreviews",)),
+        Rule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",)),
+    ),
+    "system:aggregate-to-admin": (
+        Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
+        Rule((*_WRITE, *_READ), (GROUP,), ("rolebindings", "roles")),
+    ),
+    "system:aggregate-to-edit": (
+        Rule(
+            _READ,
+            ("",),
+            ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"),
+        ),
+        Rule(("impersonate",), ("",), ("serviceaccounts",)),
+        Rule(_WRITE, ("",), ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy")),
+        Rule(("create",), ("",), ("pods/eviction",)),
+        Rule(
+            _WRITE,
+            ("",),
+            ("configmaps", "events", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"),
+        ),
+        Rule(("create",), ("",), ("serviceaccounts/token",)),
+        Rule(_WRITE, ("apps",), ("deployments", "deployments/scale", "replicasets", "replicasets/scale")),
+        Rule(_WRITE, ("apps",), ("daemonsets", "statefulsets", "statefulsets/scale")),
+        Rule(_WRITE, ("networking.k8s.io",), ("ingresses", "networkpolicies")),
+        Rule(_WRITE, ("",), ("replicationcontrollers",)),
+        Rule(_WRITE, ("batch",), ("cronjobs", "jobs")),
+        Rule(_WRITE, ("policy",), ("poddisruptionbudgets",)),
+        Rule((*_WRITE, *_READ), ("coordination.k8s.io",), ("leases",)),
+    ),
+    "system:aggregated-metrics-reader": (Rule(_READ, ("metrics.k8s.io",), ("pods", "nodes")),),
+    "system:aggregate-to-view": (
+        Rule(
+            _READ,
+            ("",),
+            ("configmaps", "endpoints", "persistentvolumeclaims", "pods", "serviceaccounts", "services"),
+        ),
+        Rule(_READ, ("",), ("persistentvolumeclaims/status", "services/status")),
+        Rule(
+            _READ,
+            ("",),
+            ("bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "resourcequotas"),
+        ),
+        Rule(_READ, ("",), ("namespaces", "resourcequotas/status")),
+        Rule(("get",), ("",), ("pods/why",)),
+        Rule(("get",), ("batch",), ("jobs/why",)),
+        Rule(
+            _READ,
+            ("apps",),
+            ("deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"),
+        ),
+        Rule(
+            _READ,
+            ("apps",),
+            ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"),
+        ),
+        Rule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
+        Rule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
+        Rule(_READ, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
+        Rule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
+        Rule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
+        Rule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
+        Rule(_READ, ("batchyard.dev",), ("decisions",)),
+    ),
+}
+#: The roles into which one is taken, by their labels.
+_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "edit": ("admin",),
+    "view": ("edit",),
+    "system:aggregate-to-admin": ("admin",),
+    "system:aggregate-to-edit": ("edit",),
+    "system:aggregate-to-view": ("view",),
+    "system:aggregated-metrics-reader": ("view", "edit", "admin"),
+}
+_BOUND: Final[Mapping[str, tuple[str, ...]]] = {
+    "cluster-admin": (MASTERS,),
+    "system:basic-user": (AUTHENTICATED,),
+    "system:discovery": (AUTHENTICATED,),
+    "system:monitoring": (MONITORING,),
+    "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
+}
+#: Of Kueue's and its users' kinds: group, plural, whether they have a status, who reads them by being whom.
+_QUEUED: Final = (
+    (_KUEUE, "clusterqueues", True, ("batch-admin", "admin")),
+    (_KUEUE, "cohorts", False, ("batch-admin", "admin")),
+    (_KUEUE, "resourceflavors", False, ("batch-admin", "admin")),
+    (_KUEUE, "topologies", False, ("batch-admin", "admin")),
+    (_KUEUE, "localqueues", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+    (_KUEUE, "workloads", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+    ("batch", "jobs", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+    ("jobset.x-k8s.io", "jobsets", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
+)
+#: Of which it is told when they start: those who may read them may ask.
+_FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
+#: Who reads what the work in his namespaces cost; its budgets are not for him to set.
+_COSTS: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
+#: Those of them that can be asked why they are as they are.
+_EXPLAINED: Final = ("clusterqueues", "workloads", "jobs", "jobsets")
+_SINGULAR: Final = {"topologies": "topology"}
+
+
+def bootstrap_roles() -> Iterator[Obj]:
+    """All of them."""
+    for name, rules in _RULES.items():
+        yield _role(name, rules, _aggregated(_LABELS.get(name, ())))
+    for name in ("admin", "edit", "view"):
+        yield _aggregate(name, f"{_AGGREGATE}{name}", _aggregated(_LABELS.get(name, ())))
+    for name, groups in _BOUND.items():
+        yield _binding(name, groups)
+    yield from _kueue_roles()
+    group, plurals = _COSTS
+    readers = _aggregated(("batch-admin", "batch-user", "view", "admin", "edit"))
+    yield _role("batchyard-cost-viewer-role", (Rule(_READ, (group,), plurals),), readers)
+    yield _role("batchyard-budget-editor-role", (Rule(_EDIT, (group,), ("budgets",)),), _aggregated(("batch-admin",)))
+
+
+def _kueue_roles() -> Iterator[Obj]:
+    for who in ("admin", "user"):
+        yield _aggregate(f"kueue-batch-{who}-role", f"{_BATCH}{who}", {})
+    for group, plural, has_status, readers in _QUEUED:
+        name = _SINGULAR.get(plural, plural[:-1])
+        status = (Rule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
+        why = (Rule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED else ()
+        editors = ("batch-admin", "batch-user") if group != _KUEUE else ("batch-admin",)
+        kinds = (("editor", _EDIT, editors), ("viewer", _READ, readers))
+        for role, verbs, into in kinds:
+            labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregated(into)}
+            yield _role(f"kueue-{name}-{role}-role", (Rule(verbs, (group,), (plural,)), *status, *why), labels)
+    for short, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
+        into = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if short == "lq" else ()))
+        rule = Rule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))
+        labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{short}-viewer", **_aggregated(into)}
+        yield _role(f"kueue-pending-workloads-{short}-viewer-role", (rule,), labels)
+    readers = ("batch-admin", "batch-user", "view", "admin", "edit")
+    forecasts = [Rule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST]
+    yield _role("batchyard-eta-viewer", forecasts, _aggregated(readers))
+
+
+def _aggregated(into: Sequence[str]) -> dict[str, str]:
+    """The labels by which a role is taken into others: those of Kueue by its own."""
+    labels = (f"rbac.kueue.x-k8s.io/{who}" if who.startswith("batch-") else f"{_AGGREGATE}{who}" for who in into)
+    return dict.fromkeys(labels, "true")
+
+
+def _role(name: str, rules: Sequence[Rule], labels: Mapping[str, str]) -> Obj:
+    return {**_made("ClusterRole", name, labels), "rules": [rule.told() for rule in rules]}
+
+
+def _aggregate(name: str, label: str, labels: Mapping[str, str]) -> Obj:
+    """A role of the rules of all that have a label."""
+    selectors = [{"matchLabels": {label: "true"}}]
+    return {**_made("ClusterRole", name, labels), "aggregationRule": {"clusterRoleSelectors": selectors}, "rules": []}
+
+
+def _binding(role: str, groups: Sequence[str]) -> Obj:
+    subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
+    role_ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}
+    return {**_made("ClusterRoleBinding", role, {}), "subjects": subjects, "roleRef": role_ref}
+
+
+def _made(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """An object of a name; Kubernetes's own say that they are from the first start."""
+    if not name.startswith(("kueue-", "batchyard-")):
+        labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
+    return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

@@ -1,0 +1,91 @@
+"""Nobody gives more than he has: what is asked of those who write roles and bind them.
+
+Sources: Kubernetes's pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.apiserver.auth.authentication import MASTERS, User
+from batchyard.apiserver.auth.authorization import Attributes, refused_resource
+from batchyard.apiserver.auth.rbac import GROUP, Rbac, Rule, role_key, rules_of, uncovered
+from batchyard.apiserver.request import Refused
+from batchyard.apiserver.resources import Guard
+
+_RESOURCES: Final = {
+    scheme.ROLE: "roles",
+    scheme.CLUSTER_ROLE: "clusterroles",
+    scheme.ROLE_BINDING: "rolebindings",
+    scheme.CLUSTER_ROLE_BINDING: "clusterrolebindings",
+}
+
+
+class Escalation:
+    """See the module."""
+
+    def __init__(self, rbac: Rbac) -> None:
+        self._rbac = rbac
+
+    def guards(self) -> Mapping[str, Guard]:
+        """The guards of the kinds of roles and bindings."""
+        roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
+        return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
+
+    def _check_role(self, user: User, new: Obj, old: Obj | None) -> None:
+        """A role may hold what its writer has; more, if he may `escalate`.
+
+        Also one whose rules stay: by a label they would come into roles that others have. Whether it gathers rules is
+        for those who may everything, who might gather any, or leave others without.
+        """
+        if _is_about_going(new, old):
+            return
+        resource, metadata = _RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
+        if self._may(user, "escalate", resource, namespace, name):
+            return
+        wanted = rules_of(new)
+        if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
+            wanted = (*wanted, Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",)))
+        self._check_held(user, new, wanted)
+
+    def _check_binding(self, user: User, new: Obj, old: Obj | None) -> None:
+        """A role may be bound by those who have what it holds, or may `bind` it."""
+        if _is_about_going(new, old):
+            return
+        role, namespace = role_key(new), new["metadata"].get("namespace", "")
+        resource = _RESOURCES[role.kind]
+        if self._may(user, "bind", resource, namespace, role.name):
+            return
+        rules = self._rbac.rules_of(role)
+        if rules is None:
+            details = {"name": role.name, "group": GROUP, "kind": resource}
+            raise Refused(404, "NotFound", f'{resource}.{GROUP} "{role.name}" not found', details)
+        self._check_held(user, new, rules)
+
+    def _may(self, user: User, verb: str, resource: str, namespace: str, name: str) -> bool:
+        if MASTERS in user.groups:
+            return True
+        return self._rbac.decide(Attributes(user, verb, GROUP, resource, "", namespace, name)).allowed
+
+    def _check_held(self, user: User, new: Obj, wanted: Sequence[Rule]) -> None:
+        metadata = new["metadata"]
+        missing = uncovered(wanted, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        if not missing:
+            return
+        groups = " ".join(map(json.dumps, user.groups))
+        told = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
+        why = "\n".join([told, *sorted(map(str, missing))])
+        raise refused_resource(GROUP, _RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), why)
+
+
+def _is_about_going(new: Obj, old: Obj | None) -> bool:
+    """Whether a change is about nothing but when the object goes: its owners and finalizers, which give nobody more."""
+    return old is not None and _without_ends(new) == _without_ends(old)
+
+
+def _without_ends(obj: Obj) -> Obj:
+    left_out = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
+    return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in left_out}}

@@ -1,0 +1,69 @@
+"""What is served of the kinds that users define: it follows the definitions as they are stored."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
+from batchyard.api.meta import Obj
+from batchyard.apiserver.crd.strategy import CustomStrategy
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.subresources.scale import with_scale
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import WatchEvent
+
+
+class Found(Objects, Protocol):
+    """Where the objects are."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+
+class CustomResources:
+    """Serves the kinds of all definitions that are established, from the start and with every change."""
+
+    def __init__(self, objects: Found, resources: Resources, now: Callable[[], Instant]) -> None:
+        self._objects = objects
+        self._now = now
+        self._resources = resources
+        self._served: Mapping[tuple[Any, ...], Resource] = {}
+        self._refresh()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        if event.key.kind == DEFINITION:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
+        served = {
+            key: self._served.get(key) or _resource(each, self._objects, self._now)
+            for each in definitions
+            for key in [_key_of(each)]
+        }
+        if served.keys() != self._served.keys():
+            self._resources.serve_also(served.values())
+        self._served = served
+
+
+def _serves_a_version(definition: Obj) -> bool:
+    """Whether any version is served: without one the kind has no path and no place in discovery."""
+    return any(version["served"] for version in definition["spec"]["versions"])
+
+
+def _key_of(definition: Obj) -> tuple[Any, ...]:
+    """What a definition's resource follows from."""
+    metadata = definition["metadata"]
+    return metadata["uid"], metadata.get("generation"), is_leaving(definition)
+
+
+def _resource(definition: Obj, objects: Objects, now: Callable[[], Instant]) -> Resource:
+    """The kind of a definition, as it is served."""
+    info, versions = kind_of(definition), definition["spec"]["versions"]
+    strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))
+    parts = ("status",) if info.has_status else ()
+    scales = [(each.get("subresources") or {}).get("scale") for each in versions]
+    scale = next(filter(None, scales), None)
+    resource = Resource(info, strategy, parts, shape=strategy.shape, drops_unknown=True)
+    return resource if scale is None else with_scale(resource, objects, scale, now)

@@ -1,0 +1,193 @@
+"""What is true of the objects of one kind that a user defined.
+
+An object is pruned, completed and checked in the version it is sent in, then stored in the storage version; between
+versions only `apiVersion` changes, and what the other version has no field for is not shown. Rules that are expressions
+are those of the storage version. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/customresource_handler.go.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from batchyard.api.decode import Decoded
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
+from batchyard.api.printing import Column
+from batchyard.api.schema import validate
+from batchyard.api.schema.tables import NATIVE, scope
+from batchyard.api.scheme import ServedKind
+from batchyard.api.validation.metadata import metadata_faults
+from batchyard.api.wire_times import Places, in_whole_seconds, times_of_metadata
+from batchyard.apiserver.crd.columns import Columns
+from batchyard.apiserver.crd.rules import NOTHING, Rules
+from batchyard.apiserver.crd.schemas import RULES, Schema, has_somewhere, pruned, root_schema, with_defaults
+from batchyard.apiserver.crd.values import value_faults
+from batchyard.apiserver.merge_schema import Shape, metadata_shape, shape_of_schema
+from batchyard.apiserver.openapi.schemas import REFERENCE, metadata_schemas, schema_name
+from batchyard.apiserver.request import Refused
+from batchyard.base.instant import Instant
+
+_METADATA: Final = "ObjectMeta"
+_SOUND_MAX: Final = 100_000
+#: Faults after which rules are not looked at.
+_BLOCKING: Final = ("Required value", "Too long", "Too many")
+_UNCHECKED: Final = FieldError(
+    "<nil>",
+    'Invalid value: "null": some validation rules were not checked because the object was invalid; correct the '
+    "existing errors to complete validation",
+)
+_TEXT: Final[Schema] = {"type": "string"}
+#: What rules see of an object beside its own fields.
+_SEEN: Final[Mapping[str, Schema]] = {
+    "apiVersion": _TEXT,
+    "kind": _TEXT,
+    "metadata": {"type": "object", "properties": {"name": _TEXT, "generateName": _TEXT}},
+}
+_ABOUT_VERSION: Final = (
+    "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized "
+    "schemas to the latest internal value, and may reject unrecognized values."
+)
+_ABOUT_KIND: Final = "Kind is a string value representing the REST resource this object represents."
+
+
+class CustomStrategy:
+    """See the module."""
+
+    def __init__(self, info: ServedKind, versions: Sequence[Mapping[str, Any]], *, is_leaving: bool = False) -> None:
+        self._info = info
+        self._is_leaving = is_leaving
+        self._schemas = {info.api_version_for(each["name"]): root_schema(each) for each in versions}
+        self._deprecated = {
+            info.api_version_for(each["name"]): each.get("deprecationWarning")
+            or f"{info.api_version_for(each['name'])} {info.kind} is deprecated"
+            for each in versions
+            if each.get("deprecated")
+        }
+        #: The metadata of objects that the present schema changes nothing about, by uid; each revision has its own.
+        self._sound: dict[str, Mapping[str, Any]] = {}
+        self._columns = {
+            info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
+        }
+
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+        schema = self._schemas[sent["apiVersion"]]
+        obj = {**sent, "metadata": _placed(sent.get("metadata"), namespace if self._info.namespaced else "")}
+        faults = [*_faults_of_metadata(obj)]
+        completed = with_defaults(pruned(obj, schema), schema)
+        found = list(value_faults(completed, schema, ""))
+        if any(fault.problem.startswith(_BLOCKING) or "must be of type" in fault.problem for fault in found):
+            found += [_UNCHECKED] if has_somewhere(schema, RULES) else []
+        faults += found
+        told = self._deprecated.get(sent["apiVersion"])
+        warnings = [] if told is None else [told]
+        return Decoded(None if faults else self._as(completed, self._info.api_version), faults, warnings)
+
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """An object that is to take the place of a stored one: clients can change all of it."""
+        return new
+
+    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+        return in_whole_seconds(self.in_version(stored, api_version), self._times())
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """The same with its times as they are stored, where it is compared and not shown."""
+        return self._as(self._current(stored), api_version)
+
+    def _times(self) -> Places:
+        """Where times are; what else of a custom object is one, its definition alone knows."""
+        return times_of_metadata()
+
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """What may not come to be."""
+        if self._is_leaving:
+            told = "create not allowed while custom resource definition is terminating"
+            raise Refused(405, "MethodNotAllowed", told)
+        return list(self._rules.faults(new, NOTHING))
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of a stored object."""
+        return list(self._rules.faults(new, self.show(old, self._info.api_version)))
+
+    def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of the status of a stored object."""
+        return self.check_update(new, old)
+
+    def columns(self, api_version: str) -> Sequence[Column]:
+        """The columns of its table, those of `-o wide` too."""
+        return self._columns[api_version].columns()
+
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+        """The cells of a stored object, one for each column."""
+        return self._columns[api_version].cells(stored, now)
+
+    def shape(self, version: str) -> Shape:
+        """What is merged how, and which fields there are."""
+        schema = self._schemas[self._info.api_version_for(version)]
+        fields = {**(schema.get("properties") or {}), "apiVersion": _TEXT, "kind": _TEXT}
+        return shape_of_schema({**schema, "properties": fields}, metadata_shape())
+
+    def schemas(self, version: str) -> Mapping[str, Any]:
+        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+        metadata = metadata_schemas()
+        schema = self._schemas[self._info.api_version_for(version)]
+        fields = {
+            "apiVersion": {"type": "string", "description": _ABOUT_VERSION},
+            "kind": {"type": "string", "description": _ABOUT_KIND},
+            **(schema.get("properties") or {}),
+            "metadata": {"allOf": [{"$ref": REFERENCE + next(iter(metadata))}]},
+        }
+        kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
+        told = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(self._info, version): told, **metadata}
+
+    @cached_property
+    def _rules(self) -> Rules:
+        """The rules of the storage version, compiled when the first object comes."""
+        schema = self._schemas[self._info.api_version]
+        return Rules({**schema, "properties": {**(schema.get("properties") or {}), **_SEEN}})
+
+    def _current(self, stored: Obj) -> Obj:
+        """A stored object as it is by the present schema, which may be another one than when it was stored."""
+        metadata = stored["metadata"]
+        uid = metadata.get("uid", "")
+        if self._sound.get(uid) is metadata:
+            return stored
+        schema = self._schemas[self._info.api_version]
+        current: Obj = with_defaults(pruned(stored, schema), schema)
+        if uid and current == stored:
+            if len(self._sound) >= _SOUND_MAX:
+                self._sound.clear()
+            self._sound[uid] = metadata
+        return current
+
+    def _as(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+        if obj["apiVersion"] == api_version:
+            return dict(obj)
+        schema = self._schemas[api_version]
+        return {**with_defaults(pruned(obj, schema), schema), "apiVersion": api_version}
+
+
+def _placed(metadata: Any, namespace: str) -> Any:
+    """Metadata in a namespace, or in none, with the fields that there are."""
+    if not isinstance(metadata, Mapping):
+        return metadata
+    known = scope(NATIVE).fields(_METADATA)
+    kept = {name: each for name, each in metadata.items() if name in known and each is not None}
+    if not namespace:
+        kept.pop("namespace", None)
+        return kept
+    return {**kept, "namespace": kept.get("namespace") or namespace}
+
+
+def _faults_of_metadata(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    metadata = obj["metadata"]
+    if metadata is None:
+        yield FieldError("metadata", "Required value")
+    elif not isinstance(metadata, Mapping):
+        yield FieldError("metadata", "Invalid value: must be an object")
+    elif faults := validate(_METADATA, metadata):
+        yield from (fault._replace(path=f"metadata.{fault.path}") for fault in faults)
+    else:
+        yield from metadata_faults(obj)

@@ -1,0 +1,261 @@
+"""What a value must be by its schema: type, length, range, one of a few, and so on, in the words of the API server.
+
+Sources: k8s.io/kube-openapi, pkg/validation/validate and pkg/validation/errors; k8s.io/apiextensions-apiserver,
+pkg/apiserver/validation/validation.go; for lists, pkg/apiserver/schema/listtype.
+"""
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.patterns import is_found
+from batchyard.api.quantity import INT64_MAX
+from batchyard.api.times import parse_time
+from batchyard.api.validation.errors import printed
+from batchyard.apiserver.crd.schemas import (
+    INT_OR_STRING,
+    LIST_TYPE,
+    MAP_KEYS,
+    Schema,
+    additional,
+    identity,
+    items,
+    properties,
+)
+from batchyard.base.instant import parse_duration
+
+# --- formats ---
+#
+# The formats of strings that schemas may ask for; others are not looked at.
+#
+# Source: k8s.io/kube-openapi, pkg/validation/strfmt, and k8s.io/apiextensions-apiserver, pkg/apiserver/validation.
+
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
+_EMAIL: Final = re.compile(r"[^@\s<>]+@[^@\s<>]+")
+_HOSTNAME: Final = re.compile(r"(?=.{1,255}$)[a-z0-9]([-a-z0-9]{0,62})?(\.[a-z0-9][-a-z0-9]{0,62})*\.?", re.IGNORECASE)
+_MAC: Final = re.compile(r"([0-9a-f]{2}[:-]){5}[0-9a-f]{2}", re.IGNORECASE)
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+|/\S*", re.IGNORECASE)
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def is_of_format(text: str, name: str) -> bool:
+    """Whether a text is of a format; any is of one that is not known."""
+    check = _CHECKS.get(name)
+    return check is None or check(text)
+
+
+def _of(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def _read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            read(text)
+        except (ValueError, binascii.Error):
+            return False
+        return True
+
+    return check
+
+
+def _date(text: str) -> object:
+    if not _DATE.fullmatch(text):
+        raise ValueError(text)
+    return parse_time(f"{text}T00:00:00Z")
+
+
+_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "byte": _read_by(lambda text: base64.b64decode(text, validate=True)),
+    "cidr": _read_by(lambda text: ipaddress.ip_network(text, strict=False)),
+    "date": _read_by(_date),
+    "date-time": _read_by(parse_time),
+    "datetime": _read_by(parse_time),
+    "duration": _read_by(parse_duration),
+    "email": _of(_EMAIL),
+    "hostname": _of(_HOSTNAME),
+    "ipv4": _read_by(ipaddress.IPv4Address),
+    "ipv6": _read_by(ipaddress.IPv6Address),
+    "mac": _of(_MAC),
+    "uri": _of(_URI),
+    "uuid": _of(_UUID),
+}
+
+
+_NUMBERS: Final = ("integer", "number")
+
+
+def value_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+    """All that is wrong with a value."""
+    if value is None and (schema.get("nullable") or _may_be_anything(schema)):
+        return
+    found, wanted = _type_of(value), schema.get("type", "")
+    if not _is_of_type(value, schema):
+        yield _invalid(path, found, f'must be of type {wanted or "integer,string"}: "{found}"')
+        return
+    yield from _enum_faults(value, schema, path)
+    yield from _VALUES_CHECKS[found](value, schema, path)
+    yield from _combined_faults(value, schema, path)
+
+
+def _may_be_anything(schema: Schema) -> bool:
+    return "type" not in schema and not schema.get(INT_OR_STRING)
+
+
+def _is_of_type(value: Any, schema: Schema) -> bool:
+    found, wanted = _type_of(value), schema.get("type")
+    if schema.get(INT_OR_STRING):
+        return found in ("integer", "string")
+    if found == "number" and isinstance(value, int):
+        return False  # more than Go's numbers hold
+    if wanted in _NUMBERS and found in _NUMBERS:
+        return wanted == "number" or found == "integer" or value.is_integer()
+    return wanted is None or found == wanted
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer" if -INT64_MAX <= value <= INT64_MAX else "number"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+    return "array"
+
+
+def _enum_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+    allowed = schema.get("enum")
+    if allowed and not any(value == each and type(value) is type(each) for each in allowed):
+        shown = ", ".join(printed(each if isinstance(each, str) else printed(each)) for each in allowed)
+        yield FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}")
+
+
+def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
+    longest, shortest, pattern = schema.get("maxLength"), schema.get("minLength", 0), schema.get("pattern")
+    if longest is not None and len(value) > longest:
+        yield FieldError(path, f"Too long: may not be more than {longest} {'byte' if longest == 1 else 'bytes'}")
+    if len(value) < shortest:
+        yield _invalid(path, value, f"should be at least {shortest} chars long")
+    if pattern and not is_found(pattern, value):
+        yield _invalid(path, value, f"should match '{pattern}'")
+    named = schema.get("format", "")
+    if named and not is_of_format(value, named):
+        yield _invalid(path, value, f"must be of type {named}: {printed(value)}")
+
+
+def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
+    highest, lowest, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
+    if highest is not None:
+        if schema.get("exclusiveMaximum") and value >= highest:
+            yield _invalid(path, value, f"should be less than {highest}")
+        elif value > highest:
+            yield _invalid(path, value, f"should be less than or equal to {highest}")
+    if lowest is not None:
+        if schema.get("exclusiveMinimum") and value <= lowest:
+            yield _invalid(path, value, f"should be greater than {lowest}")
+        elif value < lowest:
+            yield _invalid(path, value, f"should be greater than or equal to {lowest}")
+    if step and not float(value / step).is_integer():
+        yield _invalid(path, value, f"should be a multiple of {step}")
+
+
+def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
+    most, least, of = schema.get("maxItems"), schema.get("minItems", 0), items(schema)
+    if most is not None and len(value) > most:
+        yield FieldError(path, f"Too many: {len(value)}: must have at most {_counted(most)}")
+    if len(value) < least:
+        yield _invalid(path, len(value), f"should have at least {least} items")
+    for i, each in enumerate(value if of else ()):
+        yield from value_faults(each, of, f"{path}[{i}]")
+    yield from _duplicate_faults(value, schema, path)
+
+
+def _counted(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
+
+
+def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
+    kind, of = schema.get(LIST_TYPE), items(schema)
+    if kind not in ("set", "map"):
+        return
+    keys: Sequence[str] = schema.get(MAP_KEYS) or ()
+    known: dict[Any, None] = {}
+    for i, each in enumerate(value):
+        found = identity(each, keys, of) if kind == "map" else printed(each)
+        if found is not None and found in known:
+            named = {key: each.get(key) for key in keys if key in each} if kind == "map" else each
+            yield FieldError(f"{path}[{i}]", f"Duplicate value: {printed(named)}")
+        known[found] = None
+
+
+def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
+    most, least, rest = schema.get("maxProperties"), schema.get("minProperties", 0), additional(schema)
+    if most is not None and len(value) > most:
+        yield FieldError(path, f"Too many: {len(value)}: must have at most {_counted(most)}")
+    if len(value) < least:
+        yield _invalid(path, len(value), f"should have at least {least} properties")
+    for name in schema.get("required") or ():
+        if name not in value:
+            yield FieldError(_below(path, name), "Required value")
+    known = properties(schema)
+    for name, each in value.items():
+        of = known.get(name, rest)
+        if of is not None:
+            yield from value_faults(each, of, _below(path, name))
+
+
+def _nothing_more(_value: Any, _schema: Schema, _path: str) -> Iterator[FieldError]:
+    return iter(())
+
+
+_VALUES_CHECKS: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldError]]]] = {
+    "null": _nothing_more,
+    "boolean": _nothing_more,
+    "integer": _number_faults,
+    "number": _number_faults,
+    "string": _string_faults,
+    "object": _object_faults,
+    "array": _list_faults,
+}
+
+
+def _combined_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+    """Schemas all, some, one or none of which must hold."""
+    for each in schema.get("allOf") or ():
+        yield from value_faults(value, each, path)
+    if (some := schema.get("anyOf")) and not any(_holds(value, each) for each in some):
+        yield FieldError(path, f'Invalid value: "": "{path}" must validate at least one schema (anyOf)')
+        yield from value_faults(value, some[0], path)
+    if one := schema.get("oneOf"):
+        count = sum(_holds(value, each) for each in one)
+        if count != 1:
+            found = f"Found {count} valid alternatives" if count else "Found none valid"
+            message = f'"{path}" must validate one and only one schema (oneOf). {found}'
+            yield FieldError(path, f'Invalid value: "": {message}')
+    none = schema.get("not")
+    if none is not None and _holds(value, none):
+        yield FieldError(path, f'Invalid value: "": "{path}" must not validate the schema (not)')
+
+
+def _holds(value: Any, schema: Schema) -> bool:
+    return next(value_faults(value, schema, ""), None) is None
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _invalid(path: str, value: Any, message: str) -> FieldError:
+    return FieldError(path or "<nil>", f"Invalid value: {printed(value)}: {path} in body {message}")

@@ -1,0 +1,180 @@
+"""What Go's decoder says of a value that is of another type than its field, for kinds of Kubernetes itself.
+
+There the decoder is the first who looks at what was sent, so the first such value in the order of the text is all that
+is told. Sources: encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.quantity import LENGTH_MAX
+from batchyard.api.schema.tables import Field, Scope
+from batchyard.api.times import days_in
+
+# --- go times ---
+#
+# What Go's time.Parse says of a text that is no time, for the two layouts that Kubernetes reads times by.
+#
+# Source: Go's time package (Parse, ParseError), read element by element as it does; metav1.Time and metav1.MicroTime.
+
+
+_TWO: Final = r"\d\d"
+#: The elements of layouts, in order: what Go calls each, and what fits it.
+_DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO), ("-", "-"), ("02", _TWO), ("T", "T"))
+_CLOCK: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO), (":", ":"))
+_ZONE: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
+_SECONDS: Final = (("05", _TWO + r"(?:[.,]\d+)?"), _ZONE)
+_FINE_SECONDS: Final = (("05", _TWO), (".000000", r"[.,]\d{6}"), _ZONE)
+_SECOND_LAYOUT: Final = (*_DAY, *_CLOCK, *_SECONDS)
+_MICRO_LAYOUT: Final = (*_DAY, *_CLOCK, *_FINE_SECONDS)
+#: The highest of what has a lowest and a highest; days are looked at last.
+_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
+
+
+def time_fault(text: str, *, is_micro: bool) -> str | None:
+    """What is said of a text; None where it is a time of that layout."""
+    layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
+    left, found = text, dict[str, str]()
+    for name, fits in layout:
+        match = re.compile(fits, re.ASCII).match(left)
+        if match is None:
+            told = f'"{"".join(each for each, _ in layout)}": cannot parse {_quoted(left)} as "{name}"'
+            return f"parsing time {_quoted(text)} as {told}"
+        found[name] = match[0]
+        if name in _RANGES:
+            what, lowest, highest = _RANGES[name]
+            if not lowest <= int(match[0][:2]) <= highest:
+                return f"parsing time {_quoted(text)}: {what} out of range"
+        left = left[match.end() :]
+    if left:
+        return f"parsing time {_quoted(text)}: extra text: {_quoted(left)}"
+    if not 1 <= int(found["02"]) <= days_in(int(found["2006"]), int(found["01"])):
+        return f"parsing time {_quoted(text)}: day out of range"
+    return None
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+_QUANTITY: Final = re.compile(r"[+-]?[0-9.]++[eEinumkKMGTP]*+[-+]?[0-9]*+", re.ASCII)
+_NO_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_GO_TYPES: Final[Mapping[str, str]] = {
+    "string": "string",
+    "bool": "bool",
+    "int": "int32",
+    "int32": "int32",
+    "int64": "int64",
+    "bytes": "[]uint8",
+}
+#: Types that read themselves.
+_NAMED: Final = {
+    "quantity": "resource.Quantity",
+    "time": "v1.Time",
+    "micro-time": "v1.MicroTime",
+    "int-or-string": "intstr.IntOrString",
+}
+_TIMES: Final = frozenset({"time", "micro-time"})
+_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
+_TEXTS: Final = frozenset({"string", "bytes"})
+
+
+def misfit(sent: Mapping[str, Any], of: Scope, type_name: str) -> str | None:
+    """What is said of the first value of a wrong type in an object; None if there is none."""
+    return next(_in_object(sent, of, type_name, ()), None)
+
+
+def _in_object(value: Mapping[str, Any], of: Scope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
+    fields = of.fields(type_name)
+    for name, child in value.items():
+        if name in fields and child is not None:
+            yield from _in_field(child, fields[name], of, (*path, name), type_name)
+
+
+def _in_field(value: Any, field: Field, of: Scope, path: tuple[str, ...], struct: str) -> Iterator[str]:
+    """Faults of a value in a field, which belongs to a struct; what a list or a mapping holds belongs there too."""
+    if value is None:
+        return
+    if field.is_list and isinstance(value, list):
+        for item in value:
+            yield from _in_field(item, field.element, of, path, struct)
+    elif field.is_map and isinstance(value, Mapping):
+        for item in value.values():
+            yield from _in_field(item, field.element, of, path, struct)
+    elif field.is_object and isinstance(value, Mapping):
+        scope, type_name = of.scope_of(field.expression)
+        yield from _in_object(value, scope, type_name, path)
+    elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
+        if not _fits(value, field):
+            where = f"Go struct field {_short(struct)}.{'.'.join(path)}"
+            yield f"json: cannot unmarshal {_told(value, field)} into {where} of type {_go_type(field)}"
+    else:
+        yield from _of_its_own(value, field.expression)
+
+
+def _fits(value: Any, field: Field) -> bool:
+    expression = field.expression
+    if expression in _TEXTS:
+        return isinstance(value, str)
+    if expression == "bool":
+        return isinstance(value, bool)
+    bits = _BITS.get(expression)
+    return bits is not None and type(value) is int and -(1 << bits) <= value < 1 << bits
+
+
+def _of_its_own(value: Any, expression: str) -> Iterator[str]:
+    """Faults of types that read themselves."""
+    if expression == "int-or-string" and not isinstance(value, str | int):
+        yield f"json: cannot unmarshal {_word(value)} into Go value of type int32"
+    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_text(value))):
+        yield _NO_QUANTITY
+    elif expression in _TIMES and not isinstance(value, str):
+        yield f"json: cannot unmarshal {_word(value)} into Go value of type string"
+    elif expression in _TIMES and (fault := time_fault(value, is_micro=expression == "micro-time")):
+        yield fault
+
+
+def _is_quantity(text: str) -> bool:
+    return len(text) <= LENGTH_MAX and _QUANTITY.fullmatch(text) is not None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _told(value: Any, field: Field) -> str:
+    """A value in the decoder's words; of a number that is none of the wanted kind, which one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"number {_text_of(value)}" if is_number and field.expression in _BITS else _word(value)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def _go_type(field: Field) -> str:
+    """The type of a field as Go names it, as far as the field tables know."""
+    if field.is_list:
+        return f"[]{_go_type(field.element)}"
+    if field.expression == "{quantity}":
+        return "v1.ResourceList"
+    if field.is_map:
+        return f"map[string]{_go_type(field.element)}"
+    known = _GO_TYPES.get(field.expression) or _NAMED.get(field.expression)
+    return known or f"v1.{_short(field.expression)}"
+
+
+def _short(type_name: str) -> str:
+    """A type without the types it is within."""
+    return type_name.rpartition(".")[2]

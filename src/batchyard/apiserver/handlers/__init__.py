@@ -1,0 +1,1 @@
+"""Handlers of requests for stored objects: reads, lists, watches and writes."""

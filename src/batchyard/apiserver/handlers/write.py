@@ -1,0 +1,379 @@
+"""One pipeline for every write to every kind: read what was sent, complete it, check it, store it, answer.
+
+Objects are stored in their storage version and answered in the version asked for. Who may do what is asked before
+(authz); what happens to be true of one kind alone is not here but in that kind's schema, defaults, rules and
+preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.admission_plugins.pod_security import Review, review
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError, InvalidObject
+from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.wire_times import as_stored
+from batchyard.apiserver.apply.managed_fields import Author, Entry, applied, check_config, created, updated, versions_of
+from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
+from batchyard.apiserver.content_negotiation import whole_list
+from batchyard.apiserver.decoding import Sent, decoded, with_kind
+from batchyard.apiserver.handlers.large_writes import SMALL_MAX, Prepared
+from batchyard.apiserver.handlers.list import in_order_of_keys
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, limit_of, write_options
+from batchyard.apiserver.patch import APPLY, JSON_PATCH, check_media_type, patched
+from batchyard.apiserver.patch.json import strict_faults
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.selection import selection_of
+from batchyard.apiserver.status_errors import conflict, details, invalid, not_found, refusal
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
+
+#: Bytes of an object as it is kept, as etcd has it.
+OBJECT_MAX: Final = 1536 * 1024
+_STATUS: Final = "status"
+#: What a new object cannot bring along.
+_GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Registry:
+    """See the module."""
+
+    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+        self._objects = objects
+        self._now = now
+
+    def handle(self, request: Request, path: ResourcePath) -> Response:
+        """Answer a request for a resource; Refused where it cannot be done."""
+        if path.info.namespaced and not path.namespace:
+            raise method_not_allowed()  # nothing is written to all namespaces at once
+        if path.subresource and request.method == "DELETE":
+            raise method_not_allowed()  # a part of an object goes with it alone
+        if request.method == "DELETE":
+            return self._delete(request, path) if path.name else self._delete_all(request, path)
+        return self.do(self.prepare(request, path), path)
+
+    def is_about_large(self, path: ResourcePath) -> bool:
+        """Whether a path is that of a large object: even a small change of it takes long to work out."""
+        stored = self._objects.get(_key(path)) if path.name else None
+        return stored is not None and len(_encode(stored)) > SMALL_MAX
+
+    def prepare(self, request: Request, path: ResourcePath) -> Prepared:
+        """Work out a write: all that takes longer for larger bodies. Nothing is stored."""
+        match request.method, bool(path.name):
+            case "POST", False:
+                prepared = self._create(request, path)
+            case "PUT", True:
+                prepared = self._update(request, path)
+            case "PATCH", True:
+                prepared = self._patch(request, path)
+            case _:
+                raise method_not_allowed()
+        if len(_encode(prepared.write.obj)) > OBJECT_MAX:
+            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
+        return prepared
+
+    def is_current(self, prepared: Prepared, path: ResourcePath) -> bool:
+        """Whether the object that a write is based on is stored as it was; Refused where its place is gone."""
+        if isinstance(prepared.write, Create):
+            self._check_namespace(path)
+            return True
+        return bool(self._found(path)["metadata"]["resourceVersion"] == prepared.based_on)
+
+    def do(self, prepared: Prepared, path: ResourcePath) -> Response:
+        """Do a write, and answer it."""
+        with _annotated(prepared.annotations):
+            stored = self._write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
+        shown = _shown(stored, path)
+        return Response(prepared.code, shown, prepared.warnings, annotations=prepared.annotations)
+
+    def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
+        """Whether a request applies an object that is not there, and so makes it; a part of an object makes none."""
+        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
+        return is_apply and self._objects.get(_key(path)) is None
+
+    # --- the verbs ---
+
+    def _create(self, request: Request, path: ResourcePath) -> Prepared:
+        options, body = write_options(request), read_body(request)
+        sent = decoded(_newborn(body, path), path, options)
+        if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        named = path._replace(name=sent.obj["metadata"].get("name", ""))
+        if path.resource.is_adoptable and (stored := self._objects.get(_key(named))) and _is_provided(stored, named):
+            return self._replaced(sent, stored, named, options)._replace(code=201)
+        return self._made(sent, path, options)
+
+    def _update(self, request: Request, path: ResourcePath) -> Prepared:
+        options, body = write_options(request), read_body(request)
+        stored = self._found(path)
+        return self._replaced(decoded(body, path, options), stored, path, options)
+
+    def _patch(self, request: Request, path: ResourcePath) -> Prepared:
+        content_type = content_type_of(request)
+        check_media_type(content_type, strategic=path.resource.is_native)
+        options = write_options(request, content_type)
+        if content_type == APPLY:
+            return self._apply(read_yaml(request.body), path, options)
+        body, stored = read_json(request.body), self._found(path)
+        shown = _shown(stored, path)
+        wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
+        faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
+        sent = decoded(Body(wanted, faults), path, options, patched_from=shown)
+        return self._replaced(sent, stored, path, options)
+
+    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Prepared:
+        """Server-side apply: the object merged into the one there is, if there is one."""
+        config = with_kind(body.value, path)
+        check_config(config, path.resource.shape(path.version))
+        stored = self._objects.get(_key(path))
+        if stored is None and path.subresource:
+            raise not_found(path)
+        live = None if stored is None else _shown(stored, path)
+        author, versions = self._author(path, options), versions_of(path.resource, path.namespace)
+        force = options.force or (stored is not None and _is_provided(stored, path))
+        result = applied(live, _own_part(config, path), author, versions, force=force)
+        if stored is None:
+            made = decoded(_newborn(Body(result.obj, body.faults), path), path, options)
+            if uid := result.obj["metadata"].get("uid"):
+                told = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(path, path.name, told)
+            return self._made(made, path, options, result.entries)
+        sent = decoded(Body(result.obj, body.faults), path, options)
+        return self._replaced(sent, stored, path, options, result.entries)
+
+    def _delete(self, request: Request, path: ResourcePath) -> Response:
+        options = delete_options(request, read_body(request).value)
+        stored = self._found(path)
+        _check_preconditions(options, stored, path, path.name)
+        done = self._write(_deletion(_key(path), options, path), path, path.name, dry_run=options.dry_run)
+        if "deletionTimestamp" in done["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
+            return Response(200, _shown(done, path), _warnings_of(options, path))
+        if path.resource.returns_deleted:
+            revision = None if options.dry_run else str(self._objects.revision)
+            last = with_metadata(done, resourceVersion=revision) if revision else done
+            return Response(200, _shown(last, path), _warnings_of(options, path))
+        gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
+        told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
+        return Response(200, told, _warnings_of(options, path))
+
+    def _delete_all(self, request: Request, path: ResourcePath) -> Response:
+        if not path.resource.deletes_together:
+            raise method_not_allowed()
+        options = delete_options(request, read_body(request).value)
+        selection = selection_of(request, path.info)
+        found = self._objects.list(path.info.constant, path.namespace or None)
+        selected = [obj for obj in in_order_of_keys(found) if selection.accepts(obj)]
+        gone = selected[: limit_of(request) or None]
+        for obj in gone:
+            key = key_of(obj)
+            _check_preconditions(options, obj, path, key.name)
+            self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)
+        return Response(200, whole_list(gone, path, {}))
+
+    # --- the steps ---
+
+    def _made(
+        self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[Entry] | None = None
+    ) -> Prepared:
+        """A new object to be stored."""
+        self._check_namespace(path)
+        if entries is None:
+            new = path.resource.strategy.in_version(sent.obj, path.api_version)
+            if _STATUS in new and _STATUS in path.resource.subresources:
+                # Who makes an object has not said its status, which is given, and cares for none of it.
+                new = {field: value for field, value in new.items() if field != _STATUS}
+            entries = created(new, self._author(path, options), path.resource.shape(path.version))
+        _guard(sent.obj, None, path, options)
+        obj = with_metadata(sent.obj, managedFields=entries or None)
+        _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
+        security = review(path.info.constant, obj, None, self._objects)
+        warnings, name = (*sent.warnings, *security.warnings), obj["metadata"].get("name", "")
+        return Prepared(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
+
+    def _replaced(
+        self,
+        sent: Sent,
+        stored: Obj,
+        path: ResourcePath,
+        options: WriteOptions,
+        entries: Sequence[Entry] | None = None,
+    ) -> Prepared:
+        """What was sent, to be put in the place of what is stored, or its status."""
+        strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
+        obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
+        obj = _adopted(obj) if _is_provided(stored, path) and not path.subresource else obj
+        sent = Sent(strategy.prepared(obj, stored), sent.warnings)
+        _check_same(sent.obj, stored, path)
+        if path.subresource == _STATUS:
+            new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
+            faults = strategy.check_status(new, stored)
+            known = stored["metadata"].get("managedFields") or []
+        else:
+            new = {**sent.obj, "status": stored.get("status")} if has_part else sent.obj
+            faults = strategy.check_update({**new, "status": new.get("status") or {}} if has_part else new, stored)
+            known = _entries_of(sent.obj, stored)
+        _check(faults, path, path.name)
+        if path.subresource != _STATUS:
+            _guard(sent.obj, stored, path, options)
+        new = {field: value for field, value in new.items() if value is not None}
+        if entries is None:
+            versions, author = versions_of(path.resource, path.namespace), self._author(path, options)
+            both = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
+            entries = updated(*both, known, author, versions)
+        is_status = path.subresource == _STATUS
+        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
+        security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
+        warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
+        return Prepared(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
+
+    def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
+        result = self._objects.attempt(write, dry_run=dry_run)
+        if result.error is not None:
+            raise refusal(result.error, write, path, name) from result.error
+        assert result.obj is not None, "a write that is done has an object"
+        return result.obj
+
+    def _found(self, path: ResourcePath) -> Obj:
+        found = self._objects.get(_key(path))
+        if found is None:
+            raise not_found(path)
+        return found
+
+    def _check_namespace(self, path: ResourcePath) -> None:
+        """A new object comes into a Namespace that is there."""
+        if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
+            told = {"name": path.namespace, "kind": "namespaces"}
+            raise Refused(404, "NotFound", f'namespaces "{path.namespace}" not found', told)
+
+    def _author(self, path: ResourcePath, options: WriteOptions) -> Author:
+        return Author(options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND))
+
+
+@contextmanager
+def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
+    """Annotate the audit event of a write that is refused."""
+    try:
+        yield
+    except Refused as refused:
+        refused.annotations = annotations
+        raise
+
+
+def _guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
+    """Refused if the user may not write what is in the object."""
+    if path.resource.guard is not None:
+        path.resource.guard(options.user, obj, old)
+
+
+def _key(path: ResourcePath) -> Key:
+    return Key(path.info.constant, path.namespace, path.name)
+
+
+def _check(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
+    """Refuse an object that has faults."""
+    if faults:
+        raise invalid(InvalidObject(faults), path, name)
+
+
+def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
+    """An object in the version asked for."""
+    return path.resource.strategy.show(obj, path.api_version)
+
+
+def _newborn(body: Body, path: ResourcePath) -> Body:
+    """A new object as it may be sent: what the server gives is left out, and its status where it is not its own."""
+    if not isinstance(body.value, Mapping):
+        return body
+    obj = dict(body.value)
+    if _STATUS in path.resource.subresources and not path.resource.is_born_with_status:
+        obj.pop("status", None)
+    if isinstance(metadata := obj.get("metadata"), Mapping):
+        obj["metadata"] = {name: value for name, value in metadata.items() if name not in _GIVEN}
+    return Body(obj, body.faults)
+
+
+def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
+    """What of an applied object is for this path: the status has one of its own."""
+    if path.subresource == _STATUS:
+        return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
+    has_other = _STATUS in path.resource.subresources
+    return {name: value for name, value in config.items() if name != "status" or not has_other}
+
+
+def _is_provided(stored: Obj, path: ResourcePath) -> bool:
+    """Whether the platform provides an object, and no client has taken it over."""
+    return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
+
+
+def _adopted(obj: Obj) -> dict[str, Any]:
+    """An object that a client has taken over."""
+    annotations = dict(obj["metadata"].get("annotations") or {})
+    annotations.pop(well_known.PROVIDED, None)
+    return with_metadata(obj, annotations=annotations or None)
+
+
+def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:
+    """Who cares for which field, as the sender says: nobody any more, or as it was where nothing is said."""
+    said = sent["metadata"].get("managedFields")
+    if said is not None and (not said or said == [{}]):
+        return []
+    entries: Sequence[Entry] = said or stored["metadata"].get("managedFields") or []
+    return entries
+
+
+def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
+    """Refuse to put an object in the place of another one, or of a state that it does not name where it must."""
+    new, old = sent["metadata"], stored["metadata"]
+    if new.get("uid", old["uid"]) != old["uid"]:
+        told = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        raise conflict(path, path.name, told)
+    # Before any rule is kept: whoever read another state is to read again, and not to be told what may not change.
+    if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
+        raise conflict(path, path.name)
+    faults = []
+    if not new.get("resourceVersion") and not path.resource.is_native:
+        faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
+    if _second_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _second_of(old["creationTimestamp"]):
+        problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
+        faults.append(FieldError("metadata.creationTimestamp", problem))
+    if old.get("deletionTimestamp") and path.subresource != _STATUS:
+        faults += _new_finalizers(new.get("finalizers") or (), old.get("finalizers") or ())
+    if faults:
+        raise invalid(InvalidObject(faults), path, path.name)
+
+
+def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
+    """What holds an object that is being deleted can only become less."""
+    further = sorted({*new} - {*old})
+    if further:
+        told = ", ".join(f'"{name}"' for name in further)
+        problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{told}}}")
+
+
+def _second_of(time: str) -> int:
+    """The second of a time: clients write no finer one, and some of them in another zone."""
+    return parse_time(time) // SECOND
+
+
+def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
+    if unmet := options.unmet(stored):
+        told = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
+        raise Refused(409, "Conflict", told, details(path, name))
+
+
+def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
+    return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
+
+
+def _warnings_of(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
+    """What whoever deletes is warned of where he did not say what is to become of dependents."""
+    warning = path.resource.propagation_warning
+    return (warning,) if warning and options.propagation is None else ()

@@ -1,0 +1,65 @@
+"""Refusals in the words of the API server. Source: k8s.io/apimachinery, pkg/api/errors."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
+from batchyard.apiserver.request import Refused, causes_of
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.interfaces.client import Create, Write
+
+
+def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
+    """An error of a write in the words of the API."""
+    match error:
+        case NotFound() if isinstance(write, Create):  # what a new object needs is its Namespace
+            about = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
+            return Refused(404, "NotFound", str(error), about)
+        case NotFound():
+            return not_found(path)
+        case Conflict() if isinstance(write, Create):
+            return Refused(409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', details(path, name))
+        case Conflict():
+            return conflict(path, name)
+        case InvalidObject():
+            return invalid(error, path, name)
+        case Forbidden():
+            return Refused(403, "Forbidden", str(error), details(path, name))
+    return Refused(500, error.reason, str(error))
+
+
+def not_found(path: ResourcePath) -> Refused:
+    """There is no such object."""
+    return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
+
+
+_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(path: ResourcePath, name: str, told: str = _MODIFIED) -> Refused:
+    """The object is not the one that was meant, or no longer as it was."""
+    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
+    return Refused(409, "Conflict", message, details(path, name))
+
+
+def invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
+    """The object breaks rules: the API's own, or else those of a webhook, which looks at what has passed."""
+    faults = tuple(fault for fault in error.faults if not fault.webhook)
+    if error.faults and not faults:
+        told = _listed(error.faults)
+        message = f'admission webhook "{error.faults[0].webhook}" denied the request: {told}'
+        return Refused(403, "Forbidden", message)
+    told = _listed(faults)
+    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
+    message = f'{path.resource.group_kind} "{name}" is invalid: {told}'
+    return Refused(422, "Invalid", message, {k: v for k, v in about.items() if v})
+
+
+def _listed(faults: Sequence[FieldError]) -> str:
+    return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+
+
+def details(path: ResourcePath, name: str) -> dict[str, str]:
+    """The details of a Status about an object."""
+    told = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    return {field: value for field, value in told.items() if value}

@@ -1,0 +1,38 @@
+"""What is served besides stored kinds: parts of objects, and resources, that functions answer for."""
+
+from collections.abc import Callable, Iterable
+
+from batchyard.api import scheme
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.resources import Resource, with_answers
+from batchyard.apiserver.subresources.component_statuses import component_statuses
+from batchyard.apiserver.subresources.metrics import metrics_resources
+from batchyard.apiserver.subresources.namespaces import with_finalize
+from batchyard.apiserver.subresources.pod_actions import Bindings, Evictions
+from batchyard.apiserver.subresources.pod_containers import PodContainers
+from batchyard.apiserver.subresources.pod_logs import PodLogs
+from batchyard.apiserver.subresources.pod_streams import Processes
+from batchyard.apiserver.subresources.scale import with_scales
+from batchyard.apiserver.subresources.visibility import Pending, Visibility
+from batchyard.base.instant import Instant
+from batchyard.interfaces.containers import Containers
+
+
+def with_subresources(
+    resources: Iterable[Resource],
+    objects: Objects,
+    containers: Containers,
+    pending: Pending,
+    now: Callable[[], Instant],
+) -> list[Resource]:
+    """The resources, with all such parts, and those that are nothing but such."""
+    pods, bindings = PodContainers(objects, containers), Bindings(objects, now)
+    answers = {
+        "binding": bindings.of_a_pod(),
+        "eviction": Evictions(objects, now).answer(),
+        "log": PodLogs(pods, now).answer(),
+        **Processes(pods).answers(),
+    }
+    served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects, now)
+    metrics = metrics_resources(objects, containers, now)
+    return [*served, bindings.resource(), component_statuses(now), *Visibility(pending, objects).resources(), *metrics]

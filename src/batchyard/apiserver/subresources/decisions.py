@@ -1,0 +1,194 @@
+"""The decision ledger, to be read as objects: `kubectl get decisions`, with what each rested on.
+
+The latest come last, and no more than `limit`. Beside the fields that are selected by, the query may say
+`about=KIND/NAME` (of a Job or a JobSet also what was decided about its Workload), `since` and `until` as times.
+Workloads of other namespaces are named to those alone who may get them there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.printing import cells
+from batchyard.api.printing.cells import Column, at, value
+from batchyard.api.scheme import ServedKind
+from batchyard.api.times import format_time, parse_time
+from batchyard.apiserver.auth.authorization import Attributes, Authorizer
+from batchyard.apiserver.content_negotiation import Representation
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
+from batchyard.apiserver.resources import Answer, Resource, ResourcePath
+from batchyard.apiserver.selection import Selection, selection_of
+from batchyard.apiserver.status_errors import not_found
+from batchyard.apiserver.virtual_resources import Derived, unstored, unstored_kind
+from batchyard.base.instant import SECOND, Instant, format_age
+from batchyard.interfaces.observers import DecisionRecord, Ledger, LedgerQuery, TooBroad, Unreadable
+
+GROUP: Final = "batchyard.dev"
+VERSION: Final = "v1alpha1"
+_API_VERSION: Final = f"{GROUP}/{VERSION}"
+_KIND: Final = "Decision"
+_LIMIT: Final = 500
+_LIMIT_MAX: Final = 10_000
+#: The Workload of a Job: what Kueue calls it, where five characters tell it from others of that name.
+_HASH: Final = "-?????"
+_FIELDS: Final = ("regarding.kind", "regarding.name", "reason", "type", "component")
+_DEFAULT: Final = "default"
+#: Where what a decision rested on names a Workload, as `namespace/name`.
+_NAME: Final = "workload"
+_WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
+_KNOWN: Final = {info.constant: info for info in scheme.KINDS}
+
+
+def decisions(ledger: Ledger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
+    """The entries, as a resource."""
+    info = unstored_kind(GROUP, VERSION, _KIND, "decisions", "decision", namespaced=True)
+    info = replace(info, selectable_fields=_FIELDS)
+
+    def get(request: Request, namespace: str, name: str) -> Response:
+        if request.flag("watch") and not name:
+            raise method_not_allowed()
+        path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
+        shown = Representation(request, path, now())
+        if name:
+            with _asked():
+                record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
+            if record is None or (record.regarding.namespace or _DEFAULT) != namespace:
+                raise not_found(path)
+            return Response(200, shown.one(told(request, record)))
+        selection = selection_of(request, info)
+        with _asked():
+            records = ledger.find(_query(request, selection, namespace))
+        found = [told(request, record) for record in records]
+        return Response(200, shown.many([obj for obj in found if selection.accepts(obj)], {}))
+
+    def told(request: Request, record: DecisionRecord) -> Obj:
+        def is_hidden(namespace: str) -> bool:
+            asked = Attributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
+            return namespace != record.regarding.namespace and not authorizer.decide(asked).allowed
+
+        return _told(record, _without_names(record.details, is_hidden))
+
+    answer = Answer(GROUP, VERSION, _KIND, {"GET": get})
+    resource = unstored(info, {"": answer})._replace(strategy=Derived(info, _TABLE))
+    return resource
+
+
+def _object(obj: Obj, _now: Instant) -> str:
+    regarding = obj["regarding"]
+    return f"{regarding['kind'].lower()}/{regarding['name']}"
+
+
+def _last_seen(obj: Obj, now: Instant) -> str:
+    return format_age(now - parse_time(obj["time"]))
+
+
+_TABLE: Final = (
+    (Column("Name"), cells.name),
+    (Column("Age"), _last_seen),
+    (Column("Object"), _object),
+    (Column("Reason"), at("reason")),
+    (Column("Component", priority=1), at("component")),
+    (Column("Cycle", priority=1), lambda obj, _now: str(value(obj, "details", "cycle") or "")),
+    (Column("Message"), at("message")),
+)
+
+
+def _without_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
+    """What a decision rested on, without the names of Workloads in namespaces that are hidden."""
+    if isinstance(value, Mapping):
+        told = {name: _without_names(each, is_hidden) for name, each in value.items()}
+        if _NAME in told and is_hidden(str(told[_NAME]).partition("/")[0]):
+            told = {name: each for name, each in told.items() if name not in (_NAME, "uid")}
+        return told
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_names(each, is_hidden) for each in value]
+    return value
+
+
+def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
+    """An entry as an object."""
+    key = record.regarding
+    info = _KNOWN.get(key.kind)
+    api_version = "" if info is None else info.api_version
+    regarding = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
+    metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT}
+    time = format_time(record.at)
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": _KIND,
+        "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
+        "time": time,
+        "regarding": {**{name: text for name, text in regarding.items() if text}, "name": key.name},
+        "component": record.component,
+        "type": record.type,
+        "reason": record.reason,
+        "message": record.message,
+        **({"details": details} if details else {}),
+    }
+
+
+@contextmanager
+def _asked() -> Iterator[None]:
+    """What the ledger cannot answer, as refusals."""
+    try:
+        yield
+    except TooBroad:
+        why = "so many decisions would have to be looked through that it would take too long"
+        raise bad_request(f"{why}; say since when, or about what") from None
+    except Unreadable as error:
+        raise Refused(500, "InternalError", str(error)) from None
+
+
+def _query(request: Request, selection: Selection, namespace: str) -> LedgerQuery:
+    """What is asked for, as far as the ledger itself can select by it."""
+    exact = {path: text for path, is_wanted, text in selection.fields if is_wanted}
+    namespace = namespace or exact.get("metadata.namespace", "")
+    about = request.query.get("about", "")
+    return LedgerQuery(
+        about=tuple(_keys_of(about, namespace)) if about else (),
+        namespace=namespace,
+        name=exact.get("regarding.name", ""),
+        reason=exact.get("reason", ""),
+        since=_instant(request, "since"),
+        until=_instant(request, "until"),
+        limit=_limit(request),
+    )
+
+
+def _keys_of(about: str, namespace: str) -> Iterator[Key]:
+    """The objects that a text such as `job/train` may mean, and the Workloads that stand for them."""
+    plural, slash, name = about.partition("/")
+    info = next((info for info in scheme.KINDS if plural.lower() in _names(info)), None)
+    if not slash or not name or info is None:
+        raise bad_request(f"about={about}: write it as KIND/NAME, such as workload/job-train-1f2e3")
+    if set(name) & set("*?["):
+        raise bad_request(f"about={about}: {name} is no name")
+    if info.namespaced and not namespace:
+        raise bad_request(f"about={about}: it has a namespace; ask in that")
+    yield Key(info.constant, namespace if info.namespaced else "", name)
+    if info.constant in {scheme.JOB, scheme.JOB_SET}:
+        yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH}")
+
+
+def _names(info: ServedKind) -> Sequence[str]:
+    return (info.plural, info.singular or info.kind.lower(), *info.short_names)
+
+
+def _instant(request: Request, name: str) -> Instant | None:
+    text = request.query.get(name)
+    if not text:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise bad_request(f"{name}={text}: write it as 2026-01-31T12:00:00Z") from None
+
+
+def _limit(request: Request) -> int:
+    text = request.query.get("limit") or str(_LIMIT)
+    if not text.isdecimal() or len(text) > 9:
+        raise bad_request(f"limit={text} is no number")
+    return min(int(text) or _LIMIT, _LIMIT_MAX)

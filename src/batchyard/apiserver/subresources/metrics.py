@@ -1,0 +1,156 @@
+"""The metrics API (metrics.k8s.io): what pods and nodes use at present, as `kubectl top` asks for it.
+
+What a pod uses its runtime knows; a node that is simulated uses what the pods on it use, and nothing of its own.
+Source: metrics-server's pkg/api.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import quantity, scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.printing import cells
+from batchyard.api.printing.cells import Column, at, value
+from batchyard.api.times import format_time
+from batchyard.api.views.pod_lifecycle import RUNNING, node_of, phase
+from batchyard.apiserver.objects import Found
+from batchyard.apiserver.request import Refused
+from batchyard.apiserver.resources import Resource
+from batchyard.apiserver.subresources.pod_containers import pod_not_found
+from batchyard.apiserver.virtual_resources import Derived, derived, unstored_kind
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.containers import Containers, Usage
+
+GROUP: Final = "metrics.k8s.io"
+VERSION: Final = "v1beta1"
+_API_VERSION: Final = f"{GROUP}/{VERSION}"
+_RESOURCES: Final = ("cpu", "memory")
+
+
+def metrics_resources(objects: Found, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
+    """What pods and nodes use, as resources."""
+    nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
+    pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
+    metrics = _Metrics(objects, containers, now)
+    window = (Column("Window", format="duration"), at("window"))
+    name = (Column("Name"), cells.name)
+    of_node = [(Column(each, format="quantity"), at("usage", each)) for each in _RESOURCES]
+    of_pod = [(Column(each, format="quantity"), _used_by_pod(each)) for each in _RESOURCES]
+    return [
+        derived(Derived(nodes, [name, *of_node, window]), nodes, _Nodes(metrics), now),
+        derived(Derived(pods, [name, *of_pod, window]), pods, _Pods(metrics), now),
+    ]
+
+
+class _Metrics:
+    """What both need."""
+
+    def __init__(self, objects: Found, containers: Containers, now: Callable[[], Instant]) -> None:
+        self.objects = objects
+        self.containers = containers
+        self._now = now
+
+    def pods(self, namespace: str) -> Sequence[Obj]:
+        """The pods that run."""
+        return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
+
+    def told(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
+        """What an object uses, measured over so many microseconds, as an object of its name."""
+        stamp = format_time(self._now() // SECOND * SECOND)
+        kept = ("name", "namespace", "labels")
+        metadata = {field: of["metadata"][field] for field in kept if field in of["metadata"]}
+        metadata["creationTimestamp"] = stamp
+        about = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
+        return {**about, "timestamp": stamp, "window": _go_duration(window), **fields}
+
+
+class _Pods:
+    """What pods use that run."""
+
+    def __init__(self, metrics: _Metrics) -> None:
+        self._metrics = metrics
+
+    def found(self, namespace: str) -> Sequence[Obj]:
+        """What all of them use of which that is known."""
+        return [told for pod in self._metrics.pods(namespace) if (told := self._told(pod)) is not None]
+
+    def one(self, namespace: str, name: str) -> Obj | None:
+        """What one of them uses."""
+        pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
+        if pod is None:
+            raise pod_not_found(name)
+        told = self._told(pod) if phase(pod) == RUNNING else None
+        if told is None:
+            raise _no_metrics("podmetrics", f"{namespace}/{name}")
+        return told
+
+    def _told(self, pod: Obj) -> Obj | None:
+        measured = self._metrics.containers.usage(pod)
+        if measured is None:
+            return None
+        containers = [{"name": name, "usage": _quantities(usage)} for name, usage in measured.usage.items()]
+        return self._metrics.told("PodMetrics", pod, measured.window, {"containers": containers})
+
+
+class _Nodes:
+    """What nodes use."""
+
+    def __init__(self, metrics: _Metrics) -> None:
+        self._metrics = metrics
+
+    def found(self, _namespace: str) -> Sequence[Obj]:
+        """What all of them use."""
+        on: dict[str, list[Obj]] = {}
+        for pod in self._metrics.pods(""):
+            on.setdefault(node_of(pod), []).append(pod)
+        nodes = self._metrics.objects.list(scheme.NODE)
+        return [self._told(node, on.get(node["metadata"]["name"], ())) for node in nodes]
+
+    def one(self, _namespace: str, name: str) -> Obj | None:
+        """What one of them uses."""
+        node = self._metrics.objects.get(Key(scheme.NODE, "", name))
+        if node is None:
+            raise _no_metrics("nodemetrics", name)
+        return self._told(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
+
+    def _told(self, node: Obj, pods: Iterable[Obj]) -> Obj:
+        measured = self._metrics.containers.node_usage(node["metadata"]["name"])
+        used, window = (self._sum(pods), 0) if measured is None else (measured.usage[""], measured.window)
+        return self._metrics.told("NodeMetrics", node, window, {"usage": _quantities(used)})
+
+    def _sum(self, pods: Iterable[Obj]) -> Usage:
+        """What pods use together."""
+        total = dict.fromkeys(_RESOURCES, 0)
+        for pod in pods:
+            measured = self._metrics.containers.usage(pod)
+            for usage in () if measured is None else measured.usage.values():
+                for resource in _RESOURCES:
+                    total[resource] += usage.get(resource, 0)
+        return total
+
+
+def _quantities(usage: Usage) -> dict[str, str]:
+    return {resource: quantity.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
+
+
+def _go_duration(microseconds: int) -> str:
+    """A duration as Go writes it, to the millisecond."""
+    minutes, rest = divmod(microseconds, 60 * SECOND)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest / SECOND:.3f}".rstrip("0").rstrip(".")
+    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
+
+
+def _used_by_pod(resource: str) -> cells.Cell:
+    """The cell of what all containers of a pod use of a resource."""
+
+    def cell(obj: Obj, _now: Instant) -> str:
+        used = (value(each, "usage", resource) for each in obj["containers"])
+        return quantity.format_amount(resource, sum(quantity.amount(resource, each) for each in used))
+
+    return cell
+
+
+def _no_metrics(resource: str, name: str) -> Refused:
+    details = {"name": name, "group": GROUP, "kind": resource}
+    return Refused(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)

@@ -1,0 +1,102 @@
+"""Namespaces as clients see them: what holds them until they are empty is in their spec, and `finalize` changes it.
+
+It is stored as any other finalizer. Source: Kubernetes's pkg/registry/core/namespace.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batchyard.admission_plugins.namespaces import FINALIZER, labelled
+from batchyard.api import scheme
+from batchyard.api.decode import Decoded
+from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
+from batchyard.apiserver.bodies import read_body
+from batchyard.apiserver.built_in import BuiltIn
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.options import write_options
+from batchyard.apiserver.request import Refused, Request, Response, bad_request
+from batchyard.apiserver.resources import Answer, Resource
+from batchyard.interfaces.client import Update
+
+
+class NamespaceStrategy(BuiltIn):
+    """The strategy of Namespaces."""
+
+    def __init__(self) -> None:
+        super().__init__(scheme.NAMESPACE)
+
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+        """A Namespace as it was sent, complete."""
+        found = super().decode(sent, namespace)
+        if found.obj is None:
+            return found
+        obj = dict(labelled(found.obj))
+        found = found._replace(obj=obj)
+        if FINALIZER not in _finalizers_in_spec(obj):
+            return found
+        left = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
+        held = with_finalizer(obj, FINALIZER)
+        return found._replace(obj={**held, "spec": {**obj["spec"], "finalizers": left}})
+
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """A changed Namespace, which is held as long as it was: only `finalize` lets it go."""
+        return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """A Namespace with what holds it in its spec."""
+        shown = super().in_version(stored, api_version)
+        if FINALIZER not in finalizers_of(stored):
+            return shown
+        others = [name for name in finalizers_of(stored) if name != FINALIZER]
+        spec = {**(stored.get("spec") or {}), "finalizers": [FINALIZER, *_finalizers_in_spec(stored)]}
+        return {**with_metadata(shown, finalizers=others or None), "spec": spec}
+
+
+class Finalize:
+    """`namespaces/NAME/finalize`."""
+
+    def __init__(self, objects: Objects, strategy: NamespaceStrategy) -> None:
+        self._objects = objects
+        self._strategy = strategy
+
+    def answer(self) -> Answer:
+        """Who answers there."""
+        return Answer("", "v1", "Namespace", {"PUT": self._update})
+
+    def _update(self, request: Request, _namespace: str, name: str) -> Response:
+        options, sent = write_options(request), read_body(request).value
+        stored = self._objects.get(Key(scheme.NAMESPACE, "", name))
+        details = {"name": name, "kind": "namespaces"}
+        if stored is None:
+            raise Refused(404, "NotFound", f'namespaces "{name}" not found', details)
+        if not isinstance(sent, Mapping) or sent.get("kind", "Namespace") != "Namespace":
+            raise bad_request("the body of the request is no Namespace")
+        decoded = self._strategy.decode({**sent, "kind": "Namespace", "apiVersion": "v1"}, "").obj
+        if decoded is None or decoded["metadata"].get("name") != name:
+            raise bad_request("the body of the request is no Namespace of that name")
+        is_held = FINALIZER in finalizers_of(decoded)
+        new = with_finalizer(stored, FINALIZER) if is_held else without_finalizer(stored, FINALIZER)
+        new = {**new, "spec": decoded.get("spec") or {}}
+        asked = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
+        result = self._objects.attempt(Update(with_metadata(new, resourceVersion=asked)), dry_run=options.dry_run)
+        if result.obj is None:
+            told = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
+            raise Refused(409, "Conflict", told, details)
+        return Response(200, self._strategy.show(result.obj, "v1"))
+
+
+def with_finalize(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
+    """The resources, of which Namespaces can be finalized, and are deleted one by one."""
+    strategy = NamespaceStrategy()
+    answers = {"finalize": Finalize(objects, strategy).answer()}
+    return [
+        each._replace(strategy=strategy, answers={**each.answers, **answers}, deletes_together=False)
+        if each.info.constant == scheme.NAMESPACE
+        else each
+        for each in resources
+    ]
+
+
+def _finalizers_in_spec(obj: Obj) -> list[str]:
+    found: list[str] = (obj.get("spec") or {}).get("finalizers") or []
+    return found

@@ -1,0 +1,215 @@
+"""`pods/NAME/binding` and `bindings`: a pod is given a node, as a scheduler of one's own does it.
+
+Sources: Kubernetes's pkg/registry/core/pod/storage/storage.go and pkg/apis/core/validation.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.errors import FieldError, InvalidObject
+from batchyard.api.meta import Key, Obj, with_metadata, with_path
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.api.views.pod_lifecycle import SCHEDULED, is_terminating, node_of, with_condition
+from batchyard.apiserver.bodies import read_body
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.options import DeleteOptions, delete_options, write_options
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of, method_not_allowed
+from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.subresources.pod_containers import pod_not_found
+from batchyard.apiserver.virtual_resources import unstored, unstored_kind
+from batchyard.base.instant import Instant
+from batchyard.disruption.budgets import Refusal, verdict
+from batchyard.interfaces.client import Delete, Propagation, Update, UpdateStatus, Write
+
+_KIND: Final = "Binding"
+_DONE: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+class Bindings:
+    """See the module."""
+
+    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+        self._objects = objects
+        self._now = now
+
+    def of_a_pod(self) -> Answer:
+        """Who answers at a pod."""
+        return Answer("", "v1", _KIND, {"POST": self._bind_named})
+
+    def resource(self) -> Resource:
+        """`bindings`, where the pod is the one that the Binding is named after."""
+        info = unstored_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
+        return unstored(info, {"": Answer("", "v1", _KIND, {"POST": self._bind})})
+
+    def _bind(self, request: Request, namespace: str, name: str) -> Response:
+        """Bind the pod that the Binding is named after."""
+        if name:
+            raise method_not_allowed()
+        return self._bound(request, namespace, _sent(request))
+
+    def _bind_named(self, request: Request, namespace: str, name: str) -> Response:
+        sent = _sent(request)
+        if sent["metadata"].get("name", name) != name:
+            raise bad_request("name in URL does not match name in Binding object")
+        return self._bound(request, namespace, {**sent, "metadata": {**sent["metadata"], "name": name}})
+
+    def _bound(self, request: Request, namespace: str, sent: Mapping[str, Any]) -> Response:
+        options, metadata, target = write_options(request), sent["metadata"], sent.get("target")
+        name = str(metadata.get("name", ""))
+        if metadata.get("namespace", namespace) != namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        node = _target(target, name)
+        pod = self._objects.get(Key(scheme.POD, namespace, name))
+        if pod is None:
+            raise pod_not_found(name)
+        _check_free(pod, metadata)
+        placed: Obj = with_path(pod, ("spec", "nodeName"), node)
+        annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
+        if annotations:
+            placed = with_metadata(placed, annotations=annotations)
+        placed = with_condition(placed, SCHEDULED, True, ("", ""), self._now())
+        done = self._objects.attempt(Update(placed, is_whole=True), dry_run=options.dry_run)
+        if done.error is not None:
+            raise _conflict(name, str(done.error))
+        return Response(201, _DONE)
+
+
+def _sent(request: Request) -> Mapping[str, Any]:
+    sent = read_body(request).value
+    if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
+        raise bad_request("the body of the request is no Binding")
+    metadata = sent.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise bad_request("the metadata of the Binding is no object")
+    annotations = metadata.get("annotations") or {}
+    if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
+        raise bad_request("the annotations of the Binding are no texts")
+    return {**sent, "metadata": metadata}
+
+
+def _target(target: Any, name: str) -> str:
+    """The node that a Binding is about; Refused where it is none."""
+    if not isinstance(target, Mapping | None):
+        raise bad_request("the target of the Binding is no object")
+    kind, node = (target or {}).get("kind") or "", (target or {}).get("name") or ""
+    faults = []
+    if kind not in ("", "Node"):
+        problem = f'Unsupported value: "{kind}": supported values: "Node", "<empty>"'
+        faults.append(FieldError("target.kind", problem))
+    if not node or not isinstance(node, str):
+        faults.append(FieldError("target.name", "Required value"))
+    if faults:
+        details = {"name": name, "kind": _KIND, "causes": causes_of(tuple(faults))}
+        raise Refused(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
+    return str(node)
+
+
+def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
+    """Refused if a pod is not the one that is meant, or can come to no node any more, or not yet."""
+    name, found = pod["metadata"]["name"], pod["metadata"]
+    for what, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
+        asked = wanted.get(field)
+        if asked and asked != found[field]:
+            told = f"{what} in precondition: {asked}, {what} in object meta: {found[field]}"
+            raise _conflict(name, f"Precondition failed: {told}", "pods")
+    if is_terminating(pod):
+        raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if node_of(pod):
+        raise _conflict(name, f'pod {name} is already assigned to node "{node_of(pod)}"')
+    if pod["spec"].get("schedulingGates"):
+        raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def _conflict(name: str, why: str, resource: str = "pods/binding") -> Refused:
+    told = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return Refused(409, "Conflict", told, {"name": name, "kind": resource})
+
+
+# --- evictions ---
+#
+# `pods/NAME/eviction`: a pod is asked to go, as `kubectl drain` asks; its disruption budget may say no.
+#
+# What is running is first marked as disrupted, so that its Job need not count it as failed. Source: Kubernetes's
+# pkg/registry/core/pod/storage/eviction.go.
+
+
+_GROUP: Final = "policy"
+_EVICTIONS_KIND: Final = "Eviction"
+#: The older form is taken still, as Kubernetes takes it.
+_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
+
+
+class Evictions:
+    """See the module."""
+
+    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+        self._objects = objects
+        self._now = now
+
+    def answer(self) -> Answer:
+        """Who answers there."""
+        return Answer(_GROUP, "v1", _EVICTIONS_KIND, {"POST": self._create})
+
+    def _create(self, request: Request, namespace: str, name: str) -> Response:
+        sent = _evictions_sent(request, namespace, name)
+        asked = sent.get("deleteOptions")
+        options = delete_options(request, {} if asked is None else asked)
+        # Whoever says in the query that it is a dry run says nothing else in the body by saying nothing there.
+        options = options._replace(dry_run=options.dry_run or write_options(request).dry_run)
+        pod = self._objects.get(Key(scheme.POD, namespace, name))
+        if pod is None:
+            raise pod_not_found(name)
+        if unmet := options.unmet(pod):
+            raise _evictions_conflict(name, unmet)
+        self._evict(pod, options)
+        return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+
+    def _evict(self, pod: Obj, options: DeleteOptions) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        judged = verdict(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
+        if judged.refusal is not None:
+            raise _refused(judged.refusal)
+        if judged.spent is not None:
+            self._done(UpdateStatus(judged.spent), name, dry_run=options.dry_run)
+        if not lifecycle.is_terminal(pod) and not lifecycle.is_terminating(pod):
+            disrupted = lifecycle.disrupted(pod, lifecycle.BY_EVICTION, self._now())
+            self._done(UpdateStatus(disrupted), name, dry_run=options.dry_run)
+        gone = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
+        self._done(gone, name, dry_run=options.dry_run)
+
+    def _done(self, write: Write, name: str, *, dry_run: bool) -> None:
+        error = self._objects.attempt(write, dry_run=dry_run).error
+        if error is not None:
+            raise _evictions_conflict(name, str(error))
+
+
+def _evictions_sent(request: Request, namespace: str, name: str) -> Mapping[str, Any]:
+    """The Eviction that is sent; Refused where it is none, or of another pod."""
+    sent = read_body(request).value
+    if not isinstance(sent, Mapping) or (sent.get("kind") or _EVICTIONS_KIND) != _EVICTIONS_KIND:
+        raise bad_request("the body of the request is no Eviction")
+    version = sent.get("apiVersion") or _VERSIONS[0]
+    if version not in _VERSIONS:
+        told = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"
+        raise bad_request(told)
+    metadata = sent.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    if (metadata.get("namespace") or namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if metadata.get("name") != name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    return sent
+
+
+def _refused(refusal: Refusal) -> Refused:
+    details: dict[str, Any] = {}
+    if refusal.cause:
+        details["causes"] = [{"reason": "DisruptionBudget", "message": refusal.cause}]
+    if refusal.retry_after:
+        details["retryAfterSeconds"] = refusal.retry_after
+    return Refused(refusal.code, refusal.reason, refusal.message, details)
+
+
+def _evictions_conflict(name: str, why: str) -> Refused:
+    return Refused(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {why}')

@@ -1,0 +1,55 @@
+"""Pods and their containers, as parts of the API see them that look into them.
+
+Source: Kubernetes's pkg/registry/core/pod/strategy.go.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.objects import Found
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.interfaces.containers import Containers
+
+_CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+
+class PodContainers:
+    """Pods, and the runtime of their containers."""
+
+    def __init__(self, objects: Found, runtime: Containers) -> None:
+        self._objects = objects
+        self.runtime = runtime
+
+    def pod(self, namespace: str, name: str) -> Obj:
+        """The pod; Refused if there is none."""
+        found = self._objects.get(Key(scheme.POD, namespace, name))
+        if found is None:
+            raise pod_not_found(name)
+        return found
+
+
+def pod_not_found(name: str) -> Refused:
+    """There is no such pod."""
+    return Refused(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
+
+
+def chosen_container(pod: Obj, name: str) -> str:
+    """The container that is meant, by its name, or since there is no other; Refused if that is not certain."""
+    spec, pod_name = pod["spec"], pod["metadata"]["name"]
+    names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
+    if name:
+        if name not in names:
+            raise bad_request(f"container {name} is not valid for pod {pod_name}")
+        return name
+    if len(spec["containers"]) == 1:
+        only: Mapping[str, Any] = spec["containers"][0]
+        return str(only["name"])
+    choice = f"[{' '.join(names)}]"
+    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choice}")
+
+
+def is_somewhere(pod: Obj) -> bool:
+    """Whether a pod is where its containers can run: on a node, or running in a world without nodes."""
+    return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))

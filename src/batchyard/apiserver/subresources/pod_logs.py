@@ -1,0 +1,219 @@
+"""`pods/NAME/log`: what a container wrote, as `kubectl logs` asks for it.
+
+Sources: Kubernetes's pkg/registry/core/pod/strategy.go, pkg/kubelet/kubelet_pods.go (whose log is told, and why there
+is none), pkg/apis/core/validation (options), pkg/kubelet/kuberuntime/logs (times).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.errors import FieldError, InvalidObject
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_micro_time, parse_time
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
+from batchyard.apiserver.resources import Answer
+from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.subresources.pod_containers import PodContainers, chosen_container, is_somewhere
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.containers import ContainerLog, LogLine
+
+_TEXT: Final = "text/plain"
+_STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_NO_IMAGE: Final = {
+    "ErrImagePull": "image can't be pulled",
+    "ImagePullBackOff": "trying and failing to pull image",
+}
+
+
+class LogOptions(NamedTuple):
+    """What of a log is wanted."""
+
+    container: str
+    follow: bool
+    previous: bool
+    timestamps: bool
+    #: Nothing older than that.
+    since: Instant
+    #: No more of what is there than the last so many lines.
+    tail: int | None
+    limit_bytes: int | None
+
+
+class PodLogs:
+    """See the module."""
+
+    def __init__(self, pods: PodContainers, now: Callable[[], Instant]) -> None:
+        self._pods = pods
+        self._now = now
+
+    def answer(self) -> Answer:
+        """Who answers there."""
+        return Answer("", "v1", "Pod", {"GET": self._get})
+
+    def _get(self, request: Request, namespace: str, name: str) -> Reply:
+        options = log_options(request, name, self._now())
+        pod = self._pods.pod(namespace, name)
+        container = chosen_container(pod, options.container)
+        if not is_somewhere(pod):
+            return Response(204, "", content_type=_TEXT)  # it is on no node: there is nobody to ask
+        _check_has_log(pod, container, previous=options.previous)
+        log = self._pods.runtime.log(pod, container, previous=options.previous)
+        stream = LogStream(log, options, self._now())
+        if options.follow:
+            return stream
+        taken = stream.take()
+        if not stream.is_over:
+            return stream.going_on_from(taken)
+        text = b"".join(taken).decode(errors="replace")
+        log.close()
+        return Response(200, text, content_type=_TEXT)
+
+
+class LogStream:
+    """A log as its reader wants it, as it comes; who does not follow it is told of what was there when he asked."""
+
+    content_type: Final = _TEXT
+    times_out: Final = False
+
+    def __init__(self, log: ContainerLog, options: LogOptions, asked_at: Instant) -> None:
+        self._log = log
+        self._options = options
+        self._asked_at = asked_at
+        #: The last lines of what is there, until all of it was read; None where all are told.
+        self._last: deque[LogLine] | None = None
+        if options.tail is not None:
+            self._last = deque(maxlen=options.tail)
+            log.skip_to_last(options.tail)
+        #: What was taken before there was somebody to write it to.
+        self._taken: list[bytes] = []
+        self._bytes_left = options.limit_bytes
+        self.is_over = False
+        self.on_news: Callable[[], None] = _nobody
+        log.on_news = self._tell
+
+    def take(self) -> Sequence[bytes]:
+        """What came since it was taken last, or some of it."""
+        found = self._log.read()
+        lines = [line for line in found if line.at >= self._options.since]
+        is_all = not self._log.is_behind or bool(found and found[-1].at > self._asked_at)
+        if self._last is not None:
+            self._last.extend(lines)
+            lines = list(self._last) if is_all else []
+            self._last = None if is_all else self._last
+        text = self._bounded(b"".join(self._written(lines)))
+        self.is_over = self._log.is_over or self._bytes_left == 0 or (is_all and not self._options.follow)
+        if self.is_over and not self._log.is_over:
+            self._log.on_news = _nobody
+            self._log.close()
+        taken, self._taken = self._taken, []
+        return [*taken, text] if text else taken
+
+    def going_on_from(self, taken: Sequence[bytes]) -> "LogStream":
+        """The stream, of which something was taken, for somebody else to take from the beginning."""
+        self._taken = list(taken)
+        return self
+
+    def mark(self) -> None:
+        """A log says nothing of how far it has come."""
+
+    def end(self) -> None:
+        """Tell what waits, and no more."""
+        self._log.close()
+
+    def _written(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
+        for line in lines:
+            at = f"{format_micro_time(line.at)[:-1]}000Z " if self._options.timestamps else ""
+            end = "\n" if line.is_whole else ""
+            yield f"{at}{line.text}{end}".encode()
+
+    def _bounded(self, text: bytes) -> bytes:
+        if self._bytes_left is None:
+            return text
+        text = text[: self._bytes_left]
+        self._bytes_left -= len(text)
+        return text
+
+    def _tell(self) -> None:
+        self.on_news()
+
+
+def log_options(request: Request, name: str, now: Instant) -> LogOptions:
+    """The options of a request; Refused where they are none."""
+    query = request.query
+    tail, limit = _whole(query, "tailLines"), _whole(query, "limitBytes")
+    seconds, since_time = _whole(query, "sinceSeconds"), query.get("sinceTime", "")
+    if faults := [*_faults(tail, limit, seconds, since_time)]:
+        about = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
+        raise Refused(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', about)
+    since = now - seconds * SECOND if seconds is not None else _instant(since_time) if since_time else 0
+    follow, previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
+    return LogOptions(query.get("container", ""), follow, previous, timestamps, since, tail, limit)
+
+
+def _faults(tail: int | None, limit: int | None, seconds: int | None, since_time: str) -> Iterator[FieldError]:
+    if tail is not None and tail < 0:
+        yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
+    if limit is not None and limit < 1:
+        yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
+    if seconds is not None and since_time:
+        yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
+    elif seconds is not None and seconds < 1:
+        yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")
+
+
+def _whole(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'{name}: "{text}" is no number')
+    return int(text)
+
+
+def _instant(text: str) -> Instant:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise bad_request(f"sinceTime: {error}") from error
+
+
+def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
+    """Refused, in the kubelet's words, where a container has no run to tell of."""
+    name, status = pod["metadata"]["name"], _status_of(pod, container)
+    told = f'container "{container}" in pod "{name}"'
+    if not status:
+        raise bad_request(f"{told} is not available")
+    state, last = status.get("state") or {}, _ended(status.get("lastState"))
+    if previous:
+        if not _has_run(last):
+            raise bad_request(f"previous terminated {told} not found")
+    elif "running" in state:
+        return
+    elif (ended := _ended(state) or last) is not None:
+        if not _has_run(ended) and not _has_run(last):
+            raise bad_request(f"{told} is terminated")
+    elif "waiting" in state:
+        reason = state["waiting"].get("reason", "")
+        raise bad_request(f"{told} is waiting to start: {_NO_IMAGE.get(reason, reason)}")
+    else:
+        raise bad_request(f"{told} is waiting to start - no logs yet")
+
+
+def _status_of(pod: Obj, container: str) -> Mapping[str, Any]:
+    status = pod.get("status") or {}
+    told = (each for field in _STATUSES for each in status.get(field) or ())
+    return next((each for each in told if each["name"] == container), {})
+
+
+def _ended(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return (state or {}).get("terminated")
+
+
+def _has_run(ended: Mapping[str, Any] | None) -> bool:
+    """Whether an end is that of a run of which anything is known."""
+    return ended is not None and bool(ended.get("startedAt"))
+
+
+def _nobody() -> None:
+    pass

@@ -1,0 +1,116 @@
+"""Kueue's visibility API: who waits in a queue, in the order of their turn.
+
+Sources: Kueue's apis/visibility and pkg/visibility/storage. As there, nothing is said of the lines of a queue that is
+not there, and the summary of one in which nobody waits has no items.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.views.workload import WorkloadView
+from batchyard.api.wire_times import metadata_in_whole_seconds
+from batchyard.apiserver.objects import Found
+from batchyard.apiserver.request import Refused, Request, Response, bad_request
+from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.virtual_resources import unstored, unstored_kind
+
+GROUP: Final = "visibility.kueue.x-k8s.io"
+VERSIONS: Final = ("v1beta2", "v1beta1")
+_KIND: Final = "PendingWorkloadsSummary"
+_PART: Final = "pendingworkloads"
+_LIMIT: Final = 1000
+_LIMIT_MAX: Final = 100_000
+_OWNER: Final = ("apiVersion", "kind", "name", "uid")
+
+
+class Pending(Protocol):
+    """Who waits where."""
+
+    def pending_in(self, cluster_queue: str) -> Sequence[WorkloadView] | None:
+        """All that wait in a ClusterQueue, in the order of their turn; None if there is no such queue."""
+
+    def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
+        """The ClusterQueue of a LocalQueue; None if there is no such queue."""
+
+
+class Visibility:
+    """See the module."""
+
+    def __init__(self, pending: Pending, objects: Found) -> None:
+        self._pending = pending
+        self._objects = objects
+
+    def resources(self) -> list[Resource]:
+        """The queues, of which there is but this part."""
+        return [resource for version in VERSIONS for resource in self._of(version)]
+
+    def _of(self, version: str) -> list[Resource]:
+        about = {"kind": _KIND, "apiVersion": f"{GROUP}/{version}", "metadata": {}}
+
+        def answers(get: Callable[[Request, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, Answer]:
+            def respond(request: Request, namespace: str, name: str) -> Response:
+                return Response(200, {**about, "items": get(request, namespace, name)})
+
+            return {"": Answer(GROUP, version, _KIND, {}), _PART: Answer(GROUP, version, _KIND, {"GET": respond})}
+
+        cluster = unstored_kind(GROUP, version, _KIND, "clusterqueues", "clusterqueue", namespaced=False)
+        local = unstored_kind(GROUP, version, _KIND, "localqueues", "localqueue", namespaced=True)
+        return [unstored(cluster, answers(self._in_cluster_queue)), unstored(local, answers(self._in_local_queue))]
+
+    def _in_cluster_queue(self, request: Request, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
+        limit, offset = _bounds(request)
+        found = self._pending.pending_in(name)
+        if found is None:
+            raise _not_found("clusterqueue", name)
+        positions: dict[str, int] = {}
+        told = []
+        for place, view in enumerate(islice(found, offset + limit)):
+            in_local = positions[view.queue] = positions.get(view.queue, -1) + 1
+            if place >= offset:
+                told.append(self._told(view, place, in_local))
+        return told
+
+    def _in_local_queue(self, request: Request, namespace: str, name: str) -> Sequence[dict[str, Any]]:
+        limit, offset = _bounds(request)
+        cluster_queue = self._pending.cluster_queue_of(namespace, name)
+        if cluster_queue is None:
+            raise _not_found("localqueue", name)
+        queue, found = f"{namespace}/{name}", self._pending.pending_in(cluster_queue) or ()
+        own = ((place, view) for place, view in enumerate(found) if view.queue == queue)
+        wanted = islice(enumerate(own), offset, offset + limit)
+        return [self._told(view, place, in_local) for in_local, (place, view) in wanted]
+
+    def _told(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
+        """A Workload that waits, and at which place."""
+        workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
+        found = metadata_in_whole_seconds(workload["metadata"])
+        metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": found.get("creationTimestamp")}
+        owners = [{field: each[field] for field in _OWNER} for each in found.get("ownerReferences") or ()]
+        return {
+            "metadata": {**metadata, "ownerReferences": owners} if owners else metadata,
+            "priority": view.priority,
+            "localQueueName": view.queue.partition("/")[2],
+            "positionInClusterQueue": in_cluster,
+            "positionInLocalQueue": in_local,
+        }
+
+
+def _bounds(request: Request) -> tuple[int, int]:
+    """How many are asked for, and how many are to be left out before; none is the usual number."""
+    limit, offset = (_whole(request, name) for name in ("limit", "offset"))
+    return min(max(limit or _LIMIT, 0), _LIMIT_MAX), max(offset, 0)
+
+
+def _whole(request: Request, name: str) -> int:
+    text = request.query.get(name) or "0"
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'{name}: "{text}" is no number')
+    return int(text)
+
+
+def _not_found(resource: str, name: str) -> Refused:
+    details = {"name": name, "group": GROUP, "kind": resource}
+    return Refused(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)

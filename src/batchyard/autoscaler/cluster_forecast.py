@@ -1,0 +1,85 @@
+"""The cluster as it will be: with the nodes that come, and with the room that is kept for ProvisioningRequests."""
+
+from dataclasses import replace
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.auto_provisioning import PoolMaker
+from batchyard.autoscaler.failures import Failures
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.machines import Machine
+from batchyard.autoscaler.node_groups import Limits, NodeGroup
+from batchyard.autoscaler.node_groups_state import Fleet
+from batchyard.autoscaler.pending_units import Placings
+from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, State, state_of
+from batchyard.autoscaler.provisioning_request_pods import pods_of
+from batchyard.autoscaler.scale_up import ScaleUp, Situation
+from batchyard.interfaces.client import Reader
+
+
+class Trial:
+    """What is planned is tried on the nodes themselves: only within `nodes.what_if()`."""
+
+    def __init__(self, index: ScalingIndex, reader: Reader, situation: Situation, failures: Failures) -> None:
+        self._index = index
+        self._reader = reader
+        sizes = {name: size - failures.count_of(name) for name, size in index.machines.sizes.items()}
+        self.fleet = Fleet(index.all_groups(), sizes, index.machines.leaving, failures.backoffs)
+        cluster, settings = situation.cluster, situation.settings
+        self.limits = Limits(settings.limits, self.fleet.used())
+        maker = PoolMaker(cluster, settings.limits, index.pools) if settings.makes_pools else None
+        self.scale_up = ScaleUp(index.nodes, self.fleet, self.limits, situation, maker)
+        #: The nodes that come, and those that room is kept on, by name.
+        self.upcoming: dict[str, None] = {}
+        self.booked: dict[str, None] = {}
+        self._given_up = failures.machines
+
+    def prepare(self) -> None:
+        """Add the nodes that come, and put the pods of requests where there is room for them."""
+        for machine in self._index.machines.coming.values():
+            group = self.fleet.groups.get(machine.group)
+            if group is not None and machine.name not in self._given_up:
+                self._index.nodes.set_node(coming_node(machine, group))
+                self.upcoming[machine.name] = None
+        for key, request in self._index.requests.items():
+            if is_booked(request):
+                self._book(key, request)
+
+    def _book(self, key: Key, request: Obj) -> None:
+        """Keep room for the pods of a request that have not come yet."""
+        pods = requested_pods(request, self._reader)
+        if pods is None:
+            return
+        come = len(self._index.consumers.get(key, ()))
+        placings = Placings(self._index.nodes)
+        placings.put(pods[come:])
+        self.booked.update(dict.fromkeys(placings.places.values()))
+
+
+def coming_node(machine: Machine, group: NodeGroup) -> NodeView:
+    """The node that a machine will be."""
+    view = group.node(machine.name)
+    if not machine.resize_request:
+        return view
+    return replace(view, labels={**view.labels, well_known.NODE_PROVISIONING_REQUEST: machine.resize_request})
+
+
+def is_booked(request: Obj) -> bool:
+    """Whether room is kept for a request. Queued ones have nodes of their own."""
+    return request["spec"]["provisioningClassName"] != QUEUED_CLASS and state_of(request) is State.PROVISIONED
+
+
+def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
+    """The pods of a request; None while some of its templates are not there."""
+    templates = [reader.get(key) for key in template_keys(request)]
+    found = [template for template in templates if template is not None]
+    return pods_of(request, found) if len(found) == len(templates) else None
+
+
+def template_keys(request: Obj) -> list[Key]:
+    """The templates of a request, in the order of its pod sets."""
+    namespace = request["metadata"]["namespace"]
+    names = [pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]]
+    return [Key(scheme.POD_TEMPLATE, namespace, name) for name in names]

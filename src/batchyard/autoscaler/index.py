@@ -1,0 +1,307 @@
+"""What the autoscaler knows of the cluster: built from watch events alone, and only while something scales.
+
+Until there is a pool that grows, or a request for capacity, nothing is taken note of; then all is read once, and from
+there on events keep it in step.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, key_of, label
+from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.ownership import namespace_labels
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.autoscaler.expander import Backoff, read_backoffs
+from batchyard.autoscaler.machines import Machines
+from batchyard.autoscaler.node_groups import NodeGroup, groups_of
+from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, state_of
+from batchyard.autoscaler.provisioning_request_pods import consumed_request, resize_request_name
+from batchyard.autoscaler.settings import EXPENDABLE_BELOW, ScalingSettings, settings_of
+from batchyard.base.instant import SECOND, Instant
+from batchyard.cloud.catalog.nodes import awaits_drivers
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.placement.cluster_snapshot import Nodes
+
+#: Where backoffs are kept, as upstream keeps its status.
+STATUS: Final = Key(scheme.CONFIG_MAP, "kube-system", "cluster-autoscaler-status")
+BACKOFFS: Final = "backoffs"
+KINDS: Final = (
+    scheme.CLUSTER,
+    scheme.NODE_POOL,
+    scheme.INSTANCE,
+    scheme.RESIZE_REQUEST,
+    scheme.NODE,
+    scheme.POD,
+    scheme.NAMESPACE,
+    scheme.CONFIG_MAP,
+    scheme.PROVISIONING_REQUEST,
+    scheme.POD_DISRUPTION_BUDGET,
+)
+_ALWAYS_NOTED: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
+_READ_ONCE: Final = (
+    scheme.NAMESPACE,
+    scheme.INSTANCE,
+    scheme.NODE,
+    scheme.POD,
+    scheme.RESIZE_REQUEST,
+    scheme.POD_DISRUPTION_BUDGET,
+)
+_DELETED: Final = EventType.DELETED
+
+
+class NodeFacts(NamedTuple):
+    """What the autoscaler reads of a Node."""
+
+    view: NodeView
+    pool: str
+    #: Whether it has yet to be ready for the first time.
+    is_coming: bool
+    #: Whether somebody said that it stays.
+    stays: bool
+    #: Since when nobody needs it, and since when it is going; as its taints say.
+    unneeded_since: Instant | None
+    going_since: Instant | None
+
+
+class ScalingIndex:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.cluster: Obj | None = None
+        self.settings: ScalingSettings | None = None
+        self.nodes = Nodes()
+        self.machines = Machines()
+        self.pools: dict[str, Obj] = {}
+        self.groups: dict[str, list[NodeGroup]] = {}
+        self.facts: dict[str, NodeFacts] = {}
+        #: Pods that wait for nodes, by uid.
+        self.pending: dict[str, PodView] = {}
+        self.backoffs: dict[str, Backoff] = {}
+        #: ProvisioningRequests by key, those that are queued also by their ResizeRequests.
+        self.requests: dict[Key, Obj] = {}
+        self.by_resize_request: dict[str, Key] = {}
+        #: Pods on nodes that consume a request, by the request.
+        self.consumers: dict[Key, dict[str, None]] = {}
+        #: The pools of ResizeRequests that are open.
+        self._requested: dict[str, str] = {}
+        self._going: dict[str, None] = {}
+        self._is_live = False
+        self._handlers: dict[str, Callable[[WatchEvent], bool]] = {
+            scheme.CLUSTER: self._on_cluster,
+            scheme.NODE_POOL: self._on_pool,
+            scheme.INSTANCE: self._on_instance,
+            scheme.RESIZE_REQUEST: self._on_resize_request,
+            scheme.NODE: self._on_node,
+            scheme.POD: self._on_pod,
+            scheme.NAMESPACE: self._on_namespace,
+            scheme.CONFIG_MAP: self._on_config_map,
+            scheme.PROVISIONING_REQUEST: self._on_request,
+            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
+        }
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something may grow or shrink."""
+        if self.cluster is None or self.settings is None:
+            return False
+        return self.settings.makes_pools or bool(self.requests) or any(map(self.scales, self.groups))
+
+    def scales(self, pool: str) -> bool:
+        """Whether a pool grows and shrinks."""
+        return any(group.is_autoscaled for group in self.groups.get(pool, ())[:1])
+
+    @property
+    def going(self) -> Sequence[str]:
+        """The nodes that were told to go."""
+        return tuple(self._going)
+
+    def is_requested(self, pool: str) -> bool:
+        """Whether a ResizeRequest for a pool is open."""
+        return pool in self._requested.values()
+
+    def all_groups(self) -> Iterable[NodeGroup]:
+        """The groups of all pools."""
+        return [group for groups in self.groups.values() for group in groups]
+
+    # --- events ---
+
+    def observe(self, event: WatchEvent) -> bool:
+        """Take note of a change; whether the autoscaler is to look because of it."""
+        if not self._is_live and event.key.kind not in _ALWAYS_NOTED:
+            return False
+        return self._handlers[event.key.kind](event)
+
+    def catch_up(self, reader: Reader) -> None:
+        """Read all that was not taken note of."""
+        if self._is_live:
+            return
+        self._is_live = True
+        status = reader.get(STATUS)
+        found = [obj for kind in _READ_ONCE for obj in reader.list(kind)] + ([] if status is None else [status])
+        for obj in found:
+            key = key_of(obj)
+            self._handlers[key.kind](WatchEvent(EventType.ADDED, key, obj, None, 0))
+
+    def _on_budget(self, event: WatchEvent) -> bool:
+        if event.type is _DELETED:
+            self.nodes.budgets.remove(event.key)
+        else:
+            self.nodes.budgets.set(event.obj)
+        return True
+
+    def _on_cluster(self, event: WatchEvent) -> bool:
+        self.cluster = None if event.type is _DELETED else event.obj
+        self.settings = None if self.cluster is None else settings_of(self.cluster)
+        for name, pool in self.pools.items():
+            self._set_groups(name, pool)
+        return True
+
+    def _on_pool(self, event: WatchEvent) -> bool:
+        name, old = event.key.name, self.pools.get(event.key.name)
+        if event.type is _DELETED:
+            self.pools.pop(name, None)
+            self.groups.pop(name, None)
+            return True
+        self.pools[name] = event.obj
+        if old is not None and old["spec"] is event.obj["spec"] and _is_leaving(old) == _is_leaving(event.obj):
+            return False
+        self._set_groups(name, event.obj)
+        return True
+
+    def _set_groups(self, name: str, pool: Obj) -> None:
+        gone = self.cluster is None or _is_leaving(pool)
+        self.groups[name] = [] if gone or self.cluster is None else groups_of(pool, self.cluster)
+
+    def _on_instance(self, event: WatchEvent) -> bool:
+        is_other = self.machines.note(event)
+        facts = self.facts.get(event.key.name)
+        if facts is not None and not facts.is_coming:
+            self.machines.note_ready(event.key.name)
+        is_room = event.type is _DELETED and bool(self.pending)
+        return is_room or (is_other and self.scales(event.obj["spec"]["pool"]))
+
+    def _on_resize_request(self, event: WatchEvent) -> bool:
+        state = (event.obj.get("status") or {}).get("state") or ""
+        if event.type is _DELETED or state not in {"", "ACCEPTED"}:
+            return self._requested.pop(event.key.name, None) is not None
+        self._requested[event.key.name] = event.obj["spec"]["pool"]
+        return False
+
+    def _on_node(self, event: WatchEvent) -> bool:
+        name = event.key.name
+        before = self.facts.pop(name, None)
+        self._going.pop(name, None)
+        if event.type is _DELETED:
+            self.nodes.remove_node(name)
+            return before is not None and self.scales(before.pool)
+        facts = self.facts[name] = _facts(event.obj)
+        self.nodes.set_node(facts.view)
+        if facts.going_since is not None:
+            self._going[name] = None
+        if not facts.is_coming:
+            self.machines.note_ready(name)
+        if name in self.machines.coming:
+            return False  # it counts as what it will be
+        return facts != before and self.scales(facts.pool)
+
+    def _on_pod(self, event: WatchEvent) -> bool:
+        pod = pod_view(event.obj)
+        if event.type is _DELETED or pod.is_terminal:
+            return self._forget(pod)
+        if pod.node_name:
+            return self._on_bound(pod, event.obj)
+        return self._on_unbound(pod, event.obj)
+
+    def _on_bound(self, pod: PodView, obj: Obj) -> bool:
+        self.pending.pop(pod.uid, None)
+        known = self.nodes.pod(pod.uid)
+        if known is not None and known.shape is pod.shape and known.labels == pod.labels:
+            if known.deleting == pod.deleting:
+                return False
+            self.nodes.update_pod(pod)
+        else:
+            self.nodes.withdraw(pod.uid)
+            self.nodes.add_pod(pod, pod.node_name)
+            if request := consumed_request(obj):
+                key = Key(scheme.PROVISIONING_REQUEST, pod.namespace, request)
+                self.consumers.setdefault(key, {})[pod.uid] = None
+        return self._is_on_scaled(pod)
+
+    def _on_unbound(self, pod: PodView, obj: Obj) -> bool:
+        if pod.nominated != self.nodes.nomination_of(pod.uid):
+            self.nodes.withdraw(pod.uid)
+            if pod.nominated:
+                self.nodes.nominate(pod, pod.nominated)
+        waits = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
+        if not waits or pod.priority < EXPENDABLE_BELOW or consumed_request(obj):
+            self.pending.pop(pod.uid, None)
+            return False
+        known = self.pending.get(pod.uid)
+        self.pending[pod.uid] = pod
+        return known is None or known.shape is not pod.shape
+
+    def _forget(self, pod: PodView) -> bool:
+        self.pending.pop(pod.uid, None)
+        self.nodes.withdraw(pod.uid)
+        known = self.nodes.pod(pod.uid)
+        if known is None:
+            return False
+        self.nodes.remove_pod(pod.uid)
+        for uids in self.consumers.values():
+            uids.pop(pod.uid, None)
+        return self._is_on_scaled(known)
+
+    def _is_on_scaled(self, pod: PodView) -> bool:
+        facts = self.facts.get(pod.node_name)
+        return facts is not None and self.scales(facts.pool)
+
+    def _on_namespace(self, event: WatchEvent) -> bool:
+        if event.type is _DELETED:
+            self.nodes.namespaces.pop(event.key.name, None)
+        else:
+            self.nodes.namespaces[event.key.name] = namespace_labels(event.obj)
+        return False
+
+    def _on_config_map(self, event: WatchEvent) -> bool:
+        if event.key == STATUS:
+            text = "" if event.type is _DELETED else (event.obj.get("data") or {}).get(BACKOFFS, "")
+            self.backoffs = read_backoffs(text)
+        return False
+
+    def _on_request(self, event: WatchEvent) -> bool:
+        key = event.key
+        is_queued = event.obj["spec"]["provisioningClassName"] == QUEUED_CLASS
+        resize_request = resize_request_name(key.namespace, key.name)
+        if event.type is _DELETED:
+            self.requests.pop(key, None)
+            self.by_resize_request.pop(resize_request, None)
+            return True
+        self.requests[key] = event.obj
+        if is_queued:
+            self.by_resize_request[resize_request] = key
+        return event.old is None or state_of(event.old) is not state_of(event.obj)
+
+
+def _facts(node: Obj) -> NodeFacts:
+    view = node_view(node)
+    since = {taint.key: taint.value for taint in view.taints}
+    return NodeFacts(
+        view=view,
+        pool=label(node, well_known.NODE_POOL) or "",
+        is_coming=awaits_drivers(node),
+        stays=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",
+        unneeded_since=_instant(since.get(well_known.DELETION_CANDIDATE)),
+        going_since=_instant(since.get(well_known.TO_BE_DELETED)),
+    )
+
+
+def _instant(seconds: str | None) -> Instant | None:
+    """The instant of a taint's value, in seconds; one that says none is old."""
+    if seconds is None:
+        return None
+    return int(seconds) * SECOND if seconds.isdecimal() else 0
+
+
+def _is_leaving(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]

@@ -1,0 +1,94 @@
+"""Who wants nodes: pods one by one, and gangs that are helped as a whole or not at all.
+
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/equivalence (pods that are alike are looked at once) and
+pkg/core/podlistprocessor (pods that will fit where nodes are or come need no others).
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from batchyard.api.views.pods import PodView
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import pick_node
+
+Kind: TypeAlias = Hashable
+"""Pods of one kind fit the same nodes."""
+
+
+class Unit(NamedTuple):
+    """Pods that are helped together. Those of a gang: all or none."""
+
+    pods: Sequence[PodView]
+    is_gang: bool
+
+
+def units_of(pods: Iterable[PodView]) -> list[Unit]:
+    """Gangs, and the others by priority, those of the highest first, then those that wait longest."""
+    gangs: dict[str, list[PodView]] = {}
+    alone: dict[int, list[PodView]] = {}
+    for pod in pods:
+        (gangs.setdefault(pod.gang, []) if pod.gang else alone.setdefault(pod.priority, [])).append(pod)
+    units = [Unit(sorted(members, key=_turn), is_gang=True) for members in gangs.values()]
+    units += [Unit(sorted(members, key=_turn), is_gang=False) for members in alone.values()]
+    return sorted(units, key=lambda unit: _turn(unit.pods[0]))
+
+
+def kind_of(pod: PodView, nodes: Nodes) -> Kind:
+    """The kind of a pod; it is one of its own if it matters where other pods are."""
+    if pod.shape.minds_pods or _is_repelled(pod, nodes):
+        return pod.uid
+    return pod.shape
+
+
+def kinds_of(pods: Iterable[PodView], nodes: Nodes) -> dict[Kind, list[PodView]]:
+    """Pods by kind."""
+    kinds: dict[Kind, list[PodView]] = {}
+    for pod in pods:
+        kinds.setdefault(kind_of(pod, nodes), []).append(pod)
+    return kinds
+
+
+class Placings:
+    """Pods put where there is room for them, for what comes after to find less."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        #: Where each pod was put, by uid.
+        self.places: dict[str, str] = {}
+
+    def put(self, pods: Sequence[PodView]) -> list[PodView]:
+        """Put pods onto nodes; those that fit nowhere are left. Pods that others must be near may come after these."""
+        left = list(pods)
+        while left:
+            late = self._put_in_turn(left)
+            if len(late) == len(left) or not any(pod.shape.affinity for pod in late):
+                return late
+            left = late
+        return left
+
+    def add(self, pod: PodView, node_name: str) -> None:
+        """Put a pod onto a node."""
+        self._nodes.add_pod(pod, node_name)
+        self.places[pod.uid] = node_name
+
+    def _put_in_turn(self, pods: Sequence[PodView]) -> list[PodView]:
+        left: list[PodView] = []
+        stuck: dict[Kind, None] = {}
+        for pod in pods:
+            kind = kind_of(pod, self._nodes)
+            name = "" if kind in stuck else pick_node(pod, self._nodes)
+            if name:
+                self.add(pod, name)
+            else:
+                stuck[kind] = None
+                left.append(pod)
+        return left
+
+
+def _turn(pod: PodView) -> tuple[int, int, str]:
+    return -pod.priority, pod.created, pod.key
+
+
+def _is_repelled(pod: PodView, nodes: Nodes) -> bool:
+    """Whether pods that are there want none like it near them."""
+    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.repelling)

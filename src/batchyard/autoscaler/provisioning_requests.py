@@ -1,0 +1,205 @@
+"""The controller of ProvisioningRequests: capacity that is asked for as a whole, before there are pods.
+
+Requests are looked at when the cluster is: at fixed instants.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.times import parse_time
+from batchyard.api.views.pods import PodView
+from batchyard.autoscaler import provisioning_request_conditions as states
+from batchyard.autoscaler.cluster_forecast import Trial, requested_pods, template_keys
+from batchyard.autoscaler.failures import Failures
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.pending_units import Placings, Unit
+from batchyard.autoscaler.provisioning_request_conditions import (
+    BOOKING_TIME,
+    CAPACITY_FOUND,
+    CAPACITY_LATER,
+    CAPACITY_MADE,
+    CAPACITY_NEVER,
+    CHECK_CLASS,
+    CONSUMED,
+    EXPIRED,
+    EXPIRES_AFTER,
+    FAILED,
+    KEPT_FOR,
+    PROVISIONED,
+    RESERVATION_OVER,
+    TAKEN_UP,
+    Said,
+    State,
+    created,
+    parameter,
+    since,
+    state_of,
+    tell_missing,
+    telling,
+)
+from batchyard.autoscaler.provisioning_request_pods import consumed_request
+from batchyard.autoscaler.queued_requests import QueuedRequest
+from batchyard.autoscaler.resize_requests import resize_request_key
+from batchyard.autoscaler.scale_up import Situation
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.cloud.catalog.instances import new_instance
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
+
+# --- capacity requests ---
+#
+# ProvisioningRequests that room is looked for, or made, in the pools there are: checked, or helped as a whole.
+#
+# The classes check-capacity and best-effort-atomic-scale-up. Who was refused is tried again after a minute, then later
+# and later. Source: kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/{checkcapacity,besteffortatomic} and
+# pkg/processors/provreq.
+
+
+_FIRST_WAIT: Final = MINUTE
+_LONGEST_WAIT: Final = 10 * MINUTE
+
+
+class CapacityRequest:
+    """One request at one instant."""
+
+    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: Situation) -> None:
+        self._request = request
+        self._key = key_of(request)
+        self._index = index
+        self._reader = reader
+        self._situation = situation
+        self._now = situation.now
+
+    def step(self) -> Outcome:
+        """What is to be done now, and when to look again."""
+        match state_of(self._request):
+            case State.FAILED:
+                return self._end(since(self._request, FAILED))
+            case State.BOOKING_EXPIRED | State.CAPACITY_REVOKED:
+                return self._end(since(self._request, PROVISIONED))
+            case State.PROVISIONED:
+                return self._keep_room()
+            case _:
+                return self._provision()
+
+    def _end(self, over: Instant | None) -> Outcome:
+        due = (self._now if over is None else over) + KEPT_FOR
+        return Outcome([Delete(self._key)]) if due <= self._now else Outcome(requeue_at=due)
+
+    def _keep_room(self) -> Outcome:
+        """Keep room until all pods have come, or for ten minutes."""
+        due = (since(self._request, PROVISIONED) or self._now) + BOOKING_TIME
+        count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
+        if len(self._index.consumers.get(self._key, ())) >= count:
+            return self._tell(CONSUMED)
+        return self._tell(RESERVATION_OVER) if due <= self._now else Outcome(requeue_at=due)
+
+    def _provision(self) -> Outcome:
+        """Look for room, or make it, if it is time."""
+        expires = created(self._request) + EXPIRES_AFTER
+        if expires <= self._now:
+            return self._tell(EXPIRED)
+        refused = since(self._request, PROVISIONED)
+        if refused is not None:
+            due, upcoming = next_tries(refused, self._now, self._situation.settings.scan_interval)
+            if not due:
+                return Outcome(requeue_at=min(expires, upcoming))
+        pods = requested_pods(self._request, self._reader)
+        if pods is None:
+            missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
+            return self._tell(Said(FAILED, True, "FailedToCreatePods", tell_missing(self._request, missing)))
+        with self._index.nodes.what_if():
+            said, writes = self._try(pods)
+        told = telling(telling(self._request, TAKEN_UP, self._now), said, self._now)
+        writes += [UpdateStatus(told)] if told is not self._request else []
+        return Outcome(writes, requeue_at=self._now + _FIRST_WAIT if said is CAPACITY_LATER else None)
+
+    def _try(self, pods: Sequence[PodView]) -> tuple[Said, list[Write]]:
+        """Whether all the pods have room, and what is to be done for that."""
+        trial = Trial(self._index, self._reader, self._situation, Failures(self._index, self._reader, self._now))
+        trial.prepare()
+        if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
+            if not Placings(self._index.nodes).put(pods):
+                return CAPACITY_FOUND, []
+            return CAPACITY_NEVER if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
+        scale_up = trial.scale_up
+        if not scale_up.help(Unit(pods, is_gang=True)):
+            return CAPACITY_LATER, []
+        writes: list[Write] = [Create(pool) for pool in scale_up.pools]
+        for group, count in scale_up.increases.items():
+            writes += [Create(new_instance(group.pool, group.name.zone, self._situation.cluster))] * count
+        return CAPACITY_MADE if writes else CAPACITY_FOUND, writes
+
+    def _tell(self, said: Said) -> Outcome:
+        told = telling(self._request, said, self._now)
+        return Outcome() if told is self._request else Outcome([UpdateStatus(told)])
+
+
+def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
+    """Whether a try is due, and when the next one is: a minute after the first refusal, then twice that, and so on."""
+    wait, due = _FIRST_WAIT, refused + _FIRST_WAIT
+    while due <= now:
+        if due > now - interval:
+            return True, due
+        wait = min(2 * wait, _LONGEST_WAIT)
+        due += wait
+    return False, due
+
+
+class ProvisioningRequests:
+    """See the module. It comes after the Autoscaler, which feeds the index."""
+
+    name = "provisioning-requests"
+    rank = 15
+    kinds = (scheme.PROVISIONING_REQUEST, scheme.RESIZE_REQUEST, scheme.POD_TEMPLATE, scheme.POD)
+
+    def __init__(self, index: ScalingIndex) -> None:
+        self._index = index
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The request; the one that a ResizeRequest is for, or that a pod consumes; those that name a template."""
+        if event.key.kind == scheme.PROVISIONING_REQUEST:
+            return (event.key,)
+        if not self._index.requests:
+            return ()
+        match event.key.kind:
+            case scheme.RESIZE_REQUEST:
+                found = self._index.by_resize_request.get(event.key.name)
+                return () if found is None else (found,)
+            case scheme.POD:
+                return self._consumed(event)
+            case _:
+                return [key for key in self._index.requests if key.namespace == event.key.namespace]
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Bring a request one step further, if it is time. What a request that is gone asked the cloud for goes too."""
+        request = reader.get(key)
+        if request is None:
+            asked = resize_request_key(key)
+            return Outcome([] if reader.get(asked) is None else [Delete(asked)])
+        if states.is_for_another(request):
+            return Outcome()
+        self._index.catch_up(reader)
+        cluster, settings = self._index.cluster, self._index.settings
+        if cluster is None or settings is None:
+            return Outcome()
+        next_scan = settings.next_scan(parse_time(cluster["metadata"]["creationTimestamp"]), now)
+        if next_scan > now:
+            return Outcome(requeue_at=next_scan)
+        situation = Situation(cluster, settings, now)
+        match request["spec"]["provisioningClassName"]:
+            case states.QUEUED_CLASS:
+                return QueuedRequest(request, self._index, reader, situation).step()
+            case states.ATOMIC_CLASS | states.CHECK_CLASS:
+                return CapacityRequest(request, self._index, reader, situation).step()
+        return Outcome()
+
+    def _consumed(self, event: WatchEvent) -> Iterable[Key]:
+        """The request that a pod consumes which came to a node."""
+        if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
+            return ()
+        request = consumed_request(event.obj)
+        key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request)
+        return (key,) if request and key in self._index.requests else ()

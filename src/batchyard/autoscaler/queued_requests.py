@@ -1,0 +1,184 @@
+"""ProvisioningRequests of the class queued-provisioning.gke.io: one step each time they are looked at.
+
+Source: GKE's autoscaler, pkg/provisioningrequests/reconciler and pkg/provisioningrequests/scaleup.
+"""
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.autoscaler.auto_provisioning import PoolMaker
+from batchyard.autoscaler.cluster_forecast import Trial, requested_pods, template_keys
+from batchyard.autoscaler.expander import Option
+from batchyard.autoscaler.failures import Failures
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.provisioning_request_conditions import (
+    ACCEPTED,
+    BOOKING_OVER,
+    BOOKING_TIME,
+    CAPACITY_REVOKED,
+    FAILED,
+    KEPT_FOR,
+    NOT_ACCEPTED,
+    PROVISIONED,
+    QUEUED,
+    RETRY_TIME,
+    REVOKED,
+    UNKNOWN_STRATEGY,
+    WAITED_TOO_LONG,
+    Said,
+    State,
+    created,
+    is_for_many_zones,
+    max_run_duration,
+    missing_templates,
+    run_duration_fault,
+    since,
+    state_of,
+    telling,
+    valid_until,
+    with_details,
+)
+from batchyard.autoscaler.provisioning_request_pods import choose_group
+from batchyard.autoscaler.resize_requests import answer_of, details_of, new_resize_request, resize_request_key
+from batchyard.autoscaler.scale_up import Situation
+from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.interfaces.client import Create, Delete, Reader, UpdateStatus, Write
+from batchyard.interfaces.controller import Outcome
+
+#: A ResizeRequest that has done its work is kept for so long.
+_RESIZE_REQUEST_KEPT_FOR = HOUR
+
+
+class QueuedRequest:
+    """One request at one instant."""
+
+    def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: Situation) -> None:
+        self._request = request
+        self._key = key_of(request)
+        self._resize_request = reader.get(resize_request_key(self._key))
+        self._index = index
+        self._reader = reader
+        self._situation = situation
+        self._now = situation.now
+
+    def step(self) -> Outcome:
+        """What is to be done now, and when to look again."""
+        state, until = state_of(self._request), valid_until(self._request)
+        if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
+            if until is not None and until <= self._now:
+                return self._tell(WAITED_TOO_LONG)
+            if is_for_many_zones(self._request):
+                return self._tell(UNKNOWN_STRATEGY)
+        match state:
+            case State.UNINITIALIZED:
+                return self._begin()
+            case State.PENDING:
+                outcome = self._queue()
+            case State.ACCEPTED:
+                said = answer_of(self._resize_request)
+                outcome = Outcome() if said is None else self._tell(said)
+            case State.PROVISIONED:
+                outcome = self._after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
+            case State.BOOKING_EXPIRED:
+                outcome = self._after(PROVISIONED, max_run_duration(self._request), REVOKED)
+            case State.CAPACITY_REVOKED:
+                outcome = self._end(CAPACITY_REVOKED)
+            case State.FAILED:
+                outcome = self._end(FAILED)
+        if state in {State.PENDING, State.ACCEPTED}:
+            _look_again(outcome, until)
+        return self._clean_up(state, outcome)
+
+    # --- pending ---
+
+    def _begin(self) -> Outcome:
+        """Take it up; a ResizeRequest of its name is of one before it, and of no use to it."""
+        stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
+        return Outcome([*stale, *self._tell(NOT_ACCEPTED).writes])
+
+    def _queue(self) -> Outcome:
+        """Find a group for all of it, ask the cloud, and say so once that is done."""
+        if since(self._request, ACCEPTED) == self._now:
+            return Outcome(requeue_at=self._next_scan())
+        missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
+        if missing:
+            said = missing_templates(self._request, missing, is_final=not self._may_retry())
+            return self._retry(said)
+        if self._resize_request is not None:
+            return self._accept(self._resize_request)
+        found = self._choose()
+        if isinstance(found, Said):
+            said = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
+            return self._retry(said)
+        fault = run_duration_fault(self._request)
+        if fault is not None:
+            return self._tell(fault)
+        pool: list[Write] = [Create(found.group.pool)] if found.is_new_pool else []
+        return Outcome([*pool, Create(new_resize_request(self._request, found.group, len(found.nodes)))])
+
+    def _choose(self) -> Option | Said:
+        situation = self._situation
+        pods = requested_pods(self._request, self._reader)
+        assert pods is not None, "all templates are there"
+        maker = None
+        if situation.settings.makes_pools:
+            maker = PoolMaker(situation.cluster, situation.settings.limits, self._index.pools, "queued")
+        with self._index.nodes.what_if():
+            trial = Trial(self._index, self._reader, situation, Failures(self._index, self._reader, self._now))
+            trial.prepare()
+            return choose_group(pods, trial.scale_up, maker)
+
+    def _accept(self, resize_request: Obj) -> Outcome:
+        """The ResizeRequest was made; without its pool it is of no use."""
+        spec = resize_request["spec"]
+        groups = self._index.groups.get(spec["pool"], ())
+        group = next((group for group in groups if group.name.zone == spec["zone"]), None)
+        if group is None:
+            return Outcome([Delete(resize_request_key(self._key))])
+        detailed = with_details(self._request, details_of(self._request, resize_request, group))
+        return Outcome([UpdateStatus(telling(detailed, QUEUED, self._now))])
+
+    def _may_retry(self) -> bool:
+        return self._now < created(self._request) + RETRY_TIME
+
+    def _retry(self, said: Said) -> Outcome:
+        """Say why it is not queued, and look again while that may change."""
+        outcome = self._tell(said)
+        if self._may_retry():
+            outcome.requeue_at = self._next_scan()
+        return outcome
+
+    def _next_scan(self) -> Instant:
+        return self._now + self._situation.settings.scan_interval
+
+    # --- later ---
+
+    def _after(self, kind: str, wait: Duration, said: Said) -> Outcome:
+        """Say something a while after a condition came true."""
+        due = (since(self._request, kind) or self._now) + wait
+        return self._tell(said) if due <= self._now else Outcome(requeue_at=due)
+
+    def _end(self, kind: str) -> Outcome:
+        """Delete it when it has been over for long."""
+        due = (since(self._request, kind) or self._now) + KEPT_FOR
+        return Outcome([Delete(self._key)]) if due <= self._now else Outcome(requeue_at=due)
+
+    def _clean_up(self, state: State, outcome: Outcome) -> Outcome:
+        """Delete a ResizeRequest that is of no use any more; with one that is open the cloud stops trying."""
+        if self._resize_request is None or state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
+            return outcome
+        provisioned = since(self._request, PROVISIONED)
+        due = self._now if state is State.FAILED or provisioned is None else provisioned + _RESIZE_REQUEST_KEPT_FOR
+        if due <= self._now:
+            outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
+        else:
+            _look_again(outcome, due)
+        return outcome
+
+    def _tell(self, said: Said) -> Outcome:
+        told = telling(self._request, said, self._now)
+        return Outcome() if told is self._request else Outcome([UpdateStatus(told)])
+
+
+def _look_again(outcome: Outcome, when: Instant | None) -> None:
+    if when is not None:
+        outcome.requeue_at = when if outcome.requeue_at is None else min(when, outcome.requeue_at)

@@ -1,0 +1,232 @@
+"""Which nodes nobody needs, and which of them go now.
+
+A node is unneeded while little of it is requested and all its pods would find a place elsewhere. It goes when it has
+been unneeded for long enough and no nodes were added lately: empty ones in bulk, others one at a time, slices whole.
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown (eligibility, planner, unneeded, budgets) and
+pkg/simulator (cluster.go, utilization).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api import quantity, well_known
+from batchyard.api.meta import Obj, annotation, controller_of
+from batchyard.api.times import parse_time
+from batchyard.api.views.pod import grace_period
+from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.node_groups import Limits, NodeGroup
+from batchyard.autoscaler.node_groups_state import Fleet
+from batchyard.autoscaler.scale_up import Situation
+from batchyard.autoscaler.settings import DRAIN_MAX, PARALLEL_MAX, UNREADY_TIME
+from batchyard.base.instant import SECOND, Instant
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Filters
+from batchyard.placement.node_info import Node
+from batchyard.placement.resources import Profile
+
+# --- drain ---
+#
+# What becomes of the pods of a node that is to go.
+#
+# Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, volumes on the node's disk
+# keep no node. What disruption budgets say comes last: a pod that says itself that it may go is not asked about them.
+
+
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_SYSTEM_NAMESPACE: Final = "kube-system"
+#: A pod that has not stopped so long after it should have, and its own time to stop once more, does not count any more.
+_LATE: Final = 30 * SECOND
+
+
+class Drain(Enum):
+    """What a pod means for its node."""
+
+    #: It finds another node, or its controller makes another pod.
+    MOVES = auto()
+    #: It goes with the node.
+    STAYS = auto()
+    #: The node goes when it has ended, and not before.
+    WAITS = auto()
+    #: The node has to stay.
+    BLOCKS = auto()
+
+
+_SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
+
+
+def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
+    """What a pod means for its node; one is guarded of whose disruption budget nothing is left."""
+    deleted = pod["metadata"].get("deletionTimestamp")
+    grace = grace_period(pod["spec"]) * SECOND
+    if deleted is not None and parse_time(deleted) + grace + _LATE < now:
+        return Drain.STAYS
+    owner, safe = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
+    if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
+        return Drain.STAYS
+    if safe in _SAFE:
+        return _SAFE[safe]
+    is_kept = owner is None or safe == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
+    return Drain.BLOCKS if is_kept or is_guarded else Drain.MOVES
+
+
+DrainOf: TypeAlias = Callable[[PodView, bool], Drain]
+"""What a pod means for its node, and whether nothing is left of its disruption budget."""
+
+
+class Candidate(NamedTuple):
+    """A node that may go."""
+
+    name: str
+    group: NodeGroup
+    is_ready: bool
+    #: Since when it is unneeded, as far as it is known to be.
+    since: Instant | None
+
+
+@dataclass(slots=True)
+class Removals:
+    """What is to be done."""
+
+    #: The nodes that are unneeded now.
+    unneeded: dict[str, Candidate] = field(default_factory=dict)
+    #: The nodes that go, with the pods that are to move.
+    going: dict[str, Sequence[PodView]] = field(default_factory=dict)
+    look_at: Instant | None = None
+
+    def look_again(self, when: Instant) -> None:
+        """Something is due at an instant."""
+        self.look_at = when if self.look_at is None else min(when, self.look_at)
+
+
+class ScaleDown:
+    """See the module. It moves pods on the nodes themselves: only for use in a trial."""
+
+    def __init__(self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, drain_of: DrainOf) -> None:
+        self._nodes = nodes
+        self._fleet = fleet
+        self._limits = limits
+        self._situation = situation
+        self._drain_of = drain_of
+        #: What is left of disruption budgets once the pods of the nodes found so far have left.
+        self._budgets = nodes.budgets.rest()
+        self._moving: dict[str, Sequence[PodView]] = {}
+        #: Nodes with pods that are to end by themselves first.
+        self._waiting: dict[str, None] = {}
+        #: Nodes to which nobody moves: taken away as soon as anybody does.
+        self._gone: list[str] = []
+        self.removals = Removals()
+
+    def find_unneeded(
+        self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
+    ) -> None:
+        """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
+        self._gone += upcoming
+        for candidate in sorted(candidates, key=self._turn):
+            node = self._nodes.get(candidate.name)
+            if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
+                continue
+            pods = list(node.pods.values())
+            drains = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
+            moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
+            if Drain.BLOCKS not in drains and self._move(node, moving):
+                self._budgets.take(moving)
+                self._moving[candidate.name] = moving
+                self.removals.unneeded[candidate.name] = candidate
+                if Drain.WAITS in drains:
+                    self._waiting[candidate.name] = None
+
+    def remove(self, last_added: Instant | None, draining: int) -> Removals:
+        """Decide which of the unneeded nodes go now."""
+        now, patience = self._situation.now, self._situation.settings.patience
+        due = [c for c in self.removals.unneeded.values() if c.name not in self._waiting and self._is_due(c)]
+        calm = now if last_added is None else last_added + patience.after_add
+        if due and calm > now:
+            self.removals.look_again(calm)
+        elif due:
+            self._remove_due(due, draining)
+        return self.removals
+
+    # --- which are unneeded ---
+
+    def _turn(self, candidate: Candidate) -> tuple[bool, bool, str]:
+        """Those that were unneeded before come first, then empty ones."""
+        node = self._nodes.get(candidate.name)
+        return candidate.since is None, node is not None and bool(node.pods), candidate.name
+
+    def _is_underused(self, node: Node, group: NodeGroup) -> bool:
+        accelerator = group.machine.accelerator
+        resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
+        threshold = self._situation.settings.utilization_threshold
+        total, left = node.view.allocatable, node.left
+        return all(
+            (total.get(r, 0) - left.get(r, 0)) * quantity.NANO <= threshold * total[r]
+            for r in resources
+            if total.get(r)
+        )
+
+    def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
+        """Move pods of a node elsewhere, if all find places; the node is not there any more then."""
+        view, moved = node.view, list[PodView]()
+        self._gone.append(node.name)
+        while pods and self._gone:
+            self._nodes.remove_node(self._gone.pop())
+        for pod in pods:
+            place = self._place_for(pod)
+            if not place:
+                for back in moved:
+                    self._nodes.add_pod(back, node.name)
+                self._nodes.set_node(view)
+                return False
+            self._nodes.add_pod(pod, place)
+            moved.append(pod)
+        return True
+
+    def _place_for(self, pod: PodView) -> str:
+        """A node that a pod fits; '' if there is none. Which it would rather have is not asked."""
+        shortlist = self._nodes.shortlists.of(pod.shape, Profile.BALANCED)
+        return shortlist.best(Filters(pod, self._nodes).passes)
+
+    # --- which go ---
+
+    def _is_due(self, candidate: Candidate) -> bool:
+        """Whether it was unneeded for long enough."""
+        since = self._situation.now if candidate.since is None else candidate.since
+        wait = self._situation.settings.patience.unneeded if candidate.is_ready else UNREADY_TIME
+        if since + wait > self._situation.now:
+            self.removals.look_again(since + wait)
+            return False
+        return True
+
+    def _remove_due(self, due: Sequence[Candidate], draining: int) -> None:
+        """Slices first, then empty nodes, then others; what is too much for now goes at the next look."""
+        budget, drains = PARALLEL_MAX - draining, DRAIN_MAX - draining
+        slices: dict[NodeGroup, list[Candidate]] = {}
+        single: list[Candidate] = []
+        for candidate in due:
+            (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single).append(candidate)
+        for group, hosts in slices.items():
+            if len(hosts) == self._fleet.size(group) and not group.size.least:
+                self._let_go(hosts)
+                budget -= len(hosts)
+        single.sort(key=lambda candidate: bool(self._moving[candidate.name]))
+        for candidate in single:
+            is_empty = not self._moving[candidate.name]
+            if budget <= 0 or (not is_empty and drains <= 0):
+                self.removals.look_again(self._situation.now + self._situation.settings.scan_interval)
+                return
+            if self._may_shrink(candidate.group):
+                self._let_go([candidate])
+                budget -= 1
+                drains -= not is_empty
+
+    def _may_shrink(self, group: NodeGroup) -> bool:
+        least = self._fleet.size(group) > group.size.least and self._fleet.pool_size(group) > group.total.least
+        return least and self._limits.may_go(group.uses)
+
+    def _let_go(self, candidates: Sequence[Candidate]) -> None:
+        for candidate in candidates:
+            self._fleet.grow(candidate.group, -1)
+            self._limits.take(candidate.group.uses, -1)
+            self.removals.going[candidate.name] = self._moving[candidate.name]

@@ -1,0 +1,351 @@
+"""Which node groups grow, and for whom: tried on the cluster as it would be, one unit after the other.
+
+A unit first takes what room is left, then new nodes, of pools there are or else of new ones. A gang of which one pod
+finds no place gets nothing. All that can be helped is helped in one look, where upstream grows one group a look.
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
+pkg/processors/status/eventing_scale_up_processor.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from batchyard.api.meta import Obj
+from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.binpacking import misfit, pack
+from batchyard.autoscaler.expander import Option, best_option
+from batchyard.autoscaler.node_groups import GroupName, Limits, NodeGroup, groups_of
+from batchyard.autoscaler.node_groups_state import FULL, Fleet
+from batchyard.autoscaler.pending_units import Kind, Placings, Unit, kinds_of
+from batchyard.autoscaler.settings import ScalingSettings
+from batchyard.base.instant import Instant
+from batchyard.placement.cluster_snapshot import Nodes
+
+# --- zones ---
+#
+# How new nodes of a pool are spread over its zones: evenly, or to wherever the cloud has them.
+#
+# Sources: kubernetes-sigs/cluster-autoscaler, pkg/processors/nodegroupset/balancing_processor.go; GKE's autoscaler,
+# pkg/processors/locationpolicy, which asks the cloud for advice where a zone may be any.
+
+
+def spread(groups: Sequence[NodeGroup], count: int, fleet: Fleet, cluster: Obj) -> dict[NodeGroup, int]:
+    """How many new nodes each group of a pool gets; groups that get none are left out."""
+    given = dict.fromkeys(groups, 0)
+    if groups[0].takes_any_zone:
+        _give_where_known(given, count, fleet, cluster)
+    _give_evenly(given, count - sum(given.values()), fleet)
+    return {group: more for group, more in given.items() if more}
+
+
+def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: Fleet, cluster: Obj) -> None:
+    """Give to the first zone that is known to have all; else to those that have most."""
+    have = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in given}
+    whole = [group for group in given if have[group] >= count]
+    for group in whole[:1] or sorted(given, key=lambda group: -have[group]):
+        more = min(have[group], count - sum(given.values()), _room_of_pool(group, given, fleet))
+        given[group] += max(0, more)
+
+
+def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: Fleet) -> None:
+    """Give one by one to the smallest that has room."""
+    for _ in range(count):
+        open_groups = [group for group in given if given[group] < fleet.room(group)]
+        if not open_groups or not _room_of_pool(open_groups[0], given, fleet):
+            return
+        smallest = min(open_groups, key=lambda group: fleet.size(group) + given[group])
+        given[smallest] += 1
+
+
+def _room_of_pool(group: NodeGroup, given: dict[NodeGroup, int], fleet: Fleet) -> int:
+    return max(0, group.total.most - fleet.pool_size(group) - sum(given.values()))
+
+
+NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
+
+
+class Situation(NamedTuple):
+    """What a look at the cluster goes by."""
+
+    cluster: Obj
+    settings: ScalingSettings
+    now: Instant
+
+
+class NewPools(Protocol):
+    """Pools that could be made for pods."""
+
+    def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[Option]:
+        """The pools that would help."""
+
+    def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
+        """Why none would help a pod."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What would be done for one unit."""
+
+    new_nodes: dict[str, None] = field(default_factory=dict)
+    #: By uid, the names of the nodes that pods go to.
+    places: dict[str, str] = field(default_factory=dict)
+    increases: dict[NodeGroup, int] = field(default_factory=dict)
+    helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
+    pools: list[Obj] = field(default_factory=list)
+
+
+class ScaleUp:
+    """See the module. What is decided stays in the nodes and in the fleet, for what comes after to find.
+
+    Only within `nodes.what_if()`.
+    """
+
+    def __init__(
+        self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, new_pools: NewPools | None
+    ) -> None:
+        self.nodes = nodes
+        self.fleet = fleet
+        self.limits = limits
+        self.situation = situation
+        self._new_pools = new_pools
+        self._before: dict[GroupName, int] = {}
+        #: By the group itself: pools that could be made share a name.
+        self._misfits: dict[tuple[NodeGroup, Kind], tuple[str, ...]] = {}
+        self._hopeless: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
+        #: NodePools to be made, and by how much groups grow.
+        self.pools: list[Obj] = []
+        self.increases: dict[NodeGroup, int] = {}
+        #: By uid: the groups that grow for a pod, why none does, and the nodes that pods would go to.
+        self.helped: dict[str, Sequence[NodeGroup]] = {}
+        self.refused: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        self.new_nodes: dict[str, None] = {}
+
+    def help(self, unit: Unit) -> bool:
+        """Find places for a unit; whether all its pods have one."""
+        kinds = kinds_of(unit.pods, self.nodes)
+        alike = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
+        if alike in self._hopeless:
+            self._refuse(kinds, self._hopeless[alike])
+            return False
+        draft = Draft()
+        with self.nodes.what_if() as trial:
+            left = self._fill(draft, unit)
+            if left and unit.is_gang:
+                self._drop(draft)
+            else:
+                trial.keep()
+                self._apply(draft)
+        if left:
+            refused = kinds if unit.is_gang else kinds_of(left, self.nodes)
+            why = {kind: self._why(pods[0], kind, unit) for kind, pods in refused.items()}
+            if alike:
+                self._hopeless[alike] = why
+            self._refuse(refused, why)
+        return not left
+
+    def complete_slices(self) -> None:
+        """Let slices become whole of which only a part was asked for."""
+        draft = Draft()
+        for group in self.fleet.groups.values():
+            for _ in range(self.fleet.lack(group)):
+                self._add_node(group, (), draft)
+        self._apply(draft)
+
+    def grow_to_least(self) -> None:
+        """Let groups grow that are smaller than they may be."""
+        for groups in self.fleet.pools():
+            for group in groups:
+                lack = group.size.least - self.fleet.size(group)
+                self._grow([group], lack if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
+            self._grow(groups, groups[0].total.least - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
+
+    def backoffs_end(self) -> Instant | None:
+        """When the first backoff ends after which there is use in asking again, as far as is known."""
+        cluster, now = self.situation.cluster, self.situation.now
+        ends = []
+        for group in self.fleet.groups.values():
+            backoff = self.fleet.backoff(group, now)
+            if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
+                continue
+            ends.append(backoff.until)
+        return min(ends, default=None)
+
+    def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
+        """How groups grow, as events tell it: `[{pool 0->2 (max: 24)}]`."""
+        told = [
+            f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
+            f"(max: {min(group.size.most, group.total.most)})}}"
+            for group in groups
+        ]
+        return f"[{' '.join(told)}]"
+
+    def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
+        """The kinds of pods that fit a new node of a group."""
+        return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
+
+    def alike(
+        self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
+    ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
+        """Groups by the kinds of pods that fit them."""
+        found: dict[tuple[Kind, ...], list[NodeGroup]] = {}
+        for group in groups:
+            found.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
+        return found
+
+    def option(self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]) -> Option | None:
+        """What new nodes of groups that are alike would do for pods; the rest does not fit them."""
+        group = groups[0]
+        most = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
+        most = min(most, group.total.most - self.fleet.pool_size(group))
+        packed = pack(pods, group, most, self.nodes) if most > 0 else None
+        if packed is None or not packed.nodes:
+            return None
+        whole = [*packed.nodes, *[()] * (group.hosts - len(packed.nodes))]
+        return Option(groups, whole, [*packed.left, *rest])
+
+    def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
+        """Add nodes for nobody."""
+        if count <= 0:
+            return
+        able = [group for group in groups if self._may_grow(group)]
+        given = spread(able, count, self.fleet, self.situation.cluster) if able else {}
+        draft = Draft()
+        for group, more in given.items():
+            for _ in range(more):
+                self._add_node(group, (), draft)
+        self._apply(draft)
+
+    # --- one unit ---
+
+    def _fill(self, draft: Draft, unit: Unit) -> Sequence[PodView]:
+        """Find places for as many as possible; those who have none."""
+        placings = Placings(self.nodes)
+        left: Sequence[PodView] = placings.put(unit.pods)
+        draft.places.update(placings.places)
+        while left:
+            option = self._choose(left, unit)
+            if option is None:
+                return left
+            left = self._take(option, draft)
+        return left
+
+    def _choose(self, left: Sequence[PodView], unit: Unit) -> Option | None:
+        """The best option; for a gang one that helps all who are left, if there is any."""
+        kinds = kinds_of(left, self.nodes)
+        options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
+        if self._new_pools and (not options or (unit.is_gang and all(option.left for option in options))):
+            options += self._new_pools.options(left, self)
+        if unit.is_gang:
+            options = [option for option in options if self._is_promising(option)]
+        whole = [option for option in options if not option.left] if unit.is_gang else []
+        return best_option(whole or options, self.situation.settings) if options else None
+
+    def _is_promising(self, option: Option) -> bool:
+        """Whether all the new nodes may come. Groups that failed lately are tried if the cloud is known to have all."""
+        if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
+            return True
+        return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.situation.cluster)
+
+    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
+        """What the groups of a pool could do; those that fit the same pods do it together."""
+        found = []
+        for fitting, similar in self.alike(list(filter(self._may_grow, groups)), kinds).items():
+            pods = [pod for kind in fitting for pod in kinds[kind]]
+            rest = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
+            option = self.option(similar, pods, rest) if pods else None
+            if option is not None:
+                found.append(option)
+        return found
+
+    def _may_grow(self, group: NodeGroup) -> bool:
+        """Whether a group grows for pods. Queued ones grow for ProvisioningRequests alone."""
+        if not group.is_autoscaled or group.provisioning == "queued":
+            return False
+        return not self.fleet.obstacle(group, self.limits, self.situation.now)
+
+    def _take(self, option: Option, draft: Draft) -> Sequence[PodView]:
+        """Count on the new nodes of an option; who is left."""
+        if option.is_new_pool:
+            draft.pools.append(option.group.pool)
+            others = groups_of(option.group.pool, self.situation.cluster)
+            for group in {group.name: group for group in [*others, *option.groups]}.values():
+                self.fleet.add(group)
+        given = spread(option.groups, len(option.nodes), self.fleet, self.situation.cluster)
+        owners = [group for group, count in given.items() for _ in range(count)]
+        groups = tuple(given)
+        for group, pods in zip(owners, option.nodes, strict=False):
+            self._add_node(group, pods, draft)
+            draft.helped.update(dict.fromkeys([pod.uid for pod in pods], groups))
+        return [*option.left, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+
+    def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: Draft) -> None:
+        self._before.setdefault(group.name, self.fleet.size(group))
+        view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
+        self.fleet.grow(group, 1)
+        self.limits.take(group.uses, 1)
+        self.nodes.set_node(view)
+        draft.new_nodes[view.name] = None
+        draft.increases[group] = draft.increases.get(group, 0) + 1
+        for pod in pods:
+            self.nodes.add_pod(pod, view.name)
+            draft.places[pod.uid] = view.name
+
+    def _apply(self, draft: Draft) -> None:
+        """Count on all of it."""
+        self.new_nodes.update(draft.new_nodes)
+        self.places.update(draft.places)
+        for group, count in draft.increases.items():
+            self.increases[group] = self.increases.get(group, 0) + count
+        self.pools += draft.pools
+        self.helped.update(draft.helped)
+        self._hopeless.clear()
+
+    def _drop(self, draft: Draft) -> None:
+        """Count on nothing of it."""
+        for group, count in draft.increases.items():
+            self.fleet.grow(group, -count)
+            self.limits.take(group.uses, -count)
+        for pool in draft.pools:
+            self.fleet.remove(pool["metadata"]["name"])
+
+    # --- who is not helped ---
+
+    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], why: Mapping[Kind, str]) -> None:
+        for kind, pods in kinds.items():
+            self.refused.update(dict.fromkeys([pod.uid for pod in pods], why[kind]))
+
+    def _why(self, pod: PodView, kind: Kind, unit: Unit) -> str:
+        """Why no group grows for a pod: each reason with the number of groups it holds for."""
+        reasons: list[str] = []
+        for group in self.fleet.groups.values():
+            if group.is_autoscaled:
+                misfits = self._misfit(pod, kind, group)
+                reasons += misfits or (self._obstacle(group) or (NOT_ALL if unit.is_gang else FULL),)
+        if reasons or self._new_pools is None:
+            return tell_reasons(reasons)
+        return self._new_pools.why_not(pod, self)
+
+    def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
+        """Why a group does not grow for a pod."""
+        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
+
+    def _obstacle(self, group: NodeGroup) -> str:
+        return self.fleet.obstacle(group, self.limits, self.situation.now)
+
+    def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
+        """Why a pod does not fit a group; known for all that do not mind other pods."""
+        if kind is not pod.shape:
+            return misfit(pod, group, self.nodes)
+        known = self._misfits.get((group, kind))
+        if known is None:
+            known = self._misfits[group, kind] = misfit(pod, group, self.nodes)
+        return known
+
+
+def tell_reasons(reasons: Sequence[str]) -> str:
+    """Each reason with the number of groups it holds for."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))

@@ -1,0 +1,240 @@
+"""Writes on their way to a server: in order for each object, at a bounded rate, tried again where that helps.
+
+What is submitted together is sent one after the other until one is refused. What touches an object that an earlier
+submission touches waits for that one. A write that was not answered is sent again within a bound, if that does no harm;
+where the first try may have been done after all, and the server says so, it counts as done. Nothing is sent while the
+gate is closed, and nobody is told of it: whoever closed it has no more to say.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.errors import ApiError, Conflict, NotFound, RefusedForNow
+from batchyard.api.meta import Key, Obj
+from batchyard.api.scheme import kind_info
+from batchyard.base.instant import Instant
+from batchyard.client.changes import Requests, requests_of
+from batchyard.client.resource_paths import received
+from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, Transport, backoff
+from batchyard.client.writes import (
+    as_sent,
+    decoded,
+    error_of,
+    holds,
+    kind_of,
+    look_at,
+    looked_at,
+    may_try_again,
+    name_of,
+    namespace_of,
+    was_maybe_done,
+)
+from batchyard.interfaces.client import Create, Delete, Write
+from batchyard.interfaces.controller import Kernel
+
+TRIES_MAX: Final = 8
+_REFUSED_MAX: Final = 4096
+
+
+class Written(NamedTuple):
+    """What the server answered to a write."""
+
+    write: Write
+    #: The object that came with the answer, or a Status.
+    body: Obj
+    error: ApiError | None
+
+
+class Submission:
+    """Writes that were submitted together."""
+
+    __slots__ = (
+        *("answered", "bases", "done", "followers", "is_repeat", "keys", "request", "requests", "tries", "waits_for"),
+        "writes",
+    )
+
+    def __init__(
+        self, writes: Sequence[Write], done: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
+    ) -> None:
+        self.writes = writes
+        #: The object that each was made from, as far as it is known.
+        self.bases = bases or [None] * len(writes)
+        #: Of the present write: its requests, and the one that is under way.
+        self.requests: Requests | None = None
+        self.request: HttpRequest | None = None
+        #: Called when no more of them will be sent.
+        self.done = done
+        #: Those that have an answer, in order.
+        self.answered: list[Written] = []
+        self.tries = 0
+        #: Whether the present write may have been done already.
+        self.is_repeat = False
+        self.keys = [_key(write) for write in writes if name_of(write)]
+        self.waits_for = 0
+        self.followers: list[Submission] = []
+
+
+class Outbox:
+    """See the module."""
+
+    def __init__(
+        self,
+        timers: Kernel,
+        transport: Transport,
+        limit: RateLimit,
+        version_of: Callable[[str], str],
+        gate: Callable[[], bool],
+    ) -> None:
+        self._timers = timers
+        self._transport = transport
+        self._limit = limit
+        self._version_of = version_of
+        self._gate = gate
+        self._last: dict[Key, Submission] = {}
+        #: How many requests were answered so, by method and code.
+        self.answers: Counter[tuple[str, int]] = Counter()
+        #: Called with the refusals to report; those of an object end with a write that succeeds.
+        self.on_refused: Callable[[str], None] = _nobody_told
+        self._refused: dict[tuple[type[Write], str | Key], int] = {}
+
+    def submit(self, submission: Submission) -> None:
+        """Take writes, to be sent when their turn comes."""
+        for key in dict.fromkeys(submission.keys):
+            before = self._last.get(key)
+            if before is not None:
+                before.followers.append(submission)
+                submission.waits_for += 1
+            self._last[key] = submission
+        if not submission.waits_for:
+            self._send_when_allowed(submission)
+
+    def finish(self, submission: Submission) -> None:
+        """Let those go on that wait for a submission, which has its result."""
+        for key in submission.keys:
+            if self._last.get(key) is submission:
+                del self._last[key]
+        for follower in submission.followers:
+            follower.waits_for -= 1
+            if not follower.waits_for:
+                self._send_when_allowed(follower)
+
+    def _send_when_allowed(self, submission: Submission) -> None:
+        now = self._timers.now()
+        self._later(now + self._limit.wait(now), lambda: self._send(submission))
+
+    def _later(self, when: Instant, work: Callable[[], None]) -> None:
+        if when <= self._timers.now():
+            work()
+        else:
+            self._timers.call_at(when, work)
+
+    def _send(self, submission: Submission) -> None:
+        place = len(submission.answered)
+        write = submission.writes[place]
+        if submission.requests is None or submission.request is None:
+            kind = kind_of(write)
+            submission.requests = requests_of(write, submission.bases[place], kind_info(kind), self._version_of(kind))
+            submission.request = next(submission.requests)
+        self._carry(submission.request, lambda answer: self._answered(submission, write, answer))
+
+    def _carry(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+        def counted(answer: HttpAnswer) -> None:
+            self.answers[request.method, answer.code] += 1
+            answered(answer)
+
+        if self._gate():
+            self._transport.send(request, counted)
+
+    def _answered(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
+        submission.tries += 1
+        if may_try_again(write, answer) and submission.tries < TRIES_MAX:
+            submission.is_repeat = submission.is_repeat or was_maybe_done(answer)
+            now = self._timers.now()
+            name = f"{namespace_of(write)}/{name_of(write)}"
+            wait = max(answer.retry_after or 0, backoff(submission.tries, 0, name), self._limit.wait(now))
+            self._later(now + wait, lambda: self._send(submission))
+            return
+        body = decoded(answer.body)
+        error = error_of(answer, write, body)
+        self._note_refusal(write, answer.code, error)
+        if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
+            return
+        if error is None and submission.requests is not None:
+            submission.request = _next_request(submission.requests, body)
+            if submission.request is not None:
+                submission.tries, submission.is_repeat = 0, False
+                self._send_when_allowed(submission)
+                return
+        self._conclude(submission, self._written(write, body, error))
+
+    def _note_refusal(self, write: Write, code: int, error: ApiError | None) -> None:
+        """Report a refusal: a missing right once for a kind, any other at the 1st, 2nd, 4th, 8th ... of an object."""
+        sort, of_object = (type(write), kind_of(write)), (type(write), _key(write))
+        if error is None:
+            if self._refused:
+                self._refused.pop(sort, None)
+                self._refused.pop(of_object, None)
+            return
+        if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
+            return
+        is_right = isinstance(error, RefusedForNow)
+        refused = sort if is_right else of_object
+        times = self._refused[refused] = self._refused.get(refused, 0) + 1
+        if len(self._refused) > _REFUSED_MAX:
+            self._refused.pop(next(iter(self._refused)))
+        if times == 1 or (not is_right and not times & (times - 1)):
+            about = "" if is_right else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
+            again = f" ({times} times)" if times > 1 else ""
+            self.on_refused(f"{type(write).__name__}{about}: {error}{again}")
+
+    def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
+        """Whether a refusal may only say that an earlier try was done; then that is looked into."""
+        if isinstance(write, Delete) and isinstance(error, NotFound):
+            self._conclude(submission, Written(write, {}, None))
+            return True
+        if not isinstance(write, Create) or not isinstance(error, Conflict):
+            return False
+        kind = kind_of(write)
+        request = look_at(write, kind_info(kind), self._version_of(kind))
+        self._carry(request, lambda answer: self._looked(submission, write, answer, error))
+        return True
+
+    def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
+        """What is there in place of what was to be made: the same, or another's."""
+        found = self._written(write, looked_at(answer), None)
+        sent = as_sent(write.obj, kind_info(kind_of(write)))
+        wanted = {field: value for field, value in sent.items() if field != "status"}
+        self._conclude(submission, found if holds(found.body, wanted) else found._replace(error=error))
+
+    def _written(self, write: Write, body: Obj, error: ApiError | None) -> Written:
+        if error is not None or body.get("kind") == "Status" or "metadata" not in body:
+            return Written(write, body, error)
+        kind = kind_of(write)
+        return Written(write, received(kind_info(kind), self._version_of(kind), body), None)
+
+    def _conclude(self, submission: Submission, written: Written) -> None:
+        """A write has its answer: go on with the next, or end."""
+        submission.answered.append(written)
+        submission.requests = submission.request = None
+        if written.error is None and len(submission.answered) < len(submission.writes):
+            submission.tries, submission.is_repeat = 0, False
+            self._send_when_allowed(submission)
+        else:
+            submission.done(submission)
+
+
+def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
+    """The next request of a write after the answer to the last; None if there is no more."""
+    try:
+        return requests.send(stored)
+    except StopIteration:
+        return None
+
+
+def _nobody_told(_trouble: str) -> None:
+    pass
+
+
+def _key(write: Write) -> Key:
+    return Key(kind_of(write), namespace_of(write), name_of(write))

@@ -1,0 +1,185 @@
+"""What the cloud has left, and why it cannot give what is asked for.
+
+Capacity, reservations, quotas and placement groups are as the Cluster says now; what is taken is counted from the
+machines there are. The codes and messages are GCE's, as GKE's autoscaler recognizes them (kubernetes/autoscaler,
+cloudprovider/gce/autoscaling_gce_client.go GetErrorInfo; GKE's pkg/backoff/future_reservations_backoff.go).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.cloud.catalog.instances import begins_at, ends_at, find_reservation
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType
+from batchyard.cloud.catalog.pools import has_its_accelerator, machine_of
+from batchyard.cloud.catalog.prices import preparation
+
+EXHAUSTED: Final = "ZONE_RESOURCE_POOL_EXHAUSTED"
+QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
+RESERVATION_NOT_FOUND: Final = "RESERVATION_NOT_FOUND"
+RESERVATION_NOT_READY: Final = "RESERVATION_NOT_READY"
+RESERVATION_INCOMPATIBLE: Final = "RESERVATION_INCOMPATIBLE"
+RESERVATION_CAPACITY_EXCEEDED: Final = "RESERVATION_CAPACITY_EXCEEDED"
+INVALID_MACHINE_TYPE: Final = "INVALID_MACHINE_TYPE"
+INVALID_GPU_TYPE: Final = "INVALID_GPU_TYPE"
+INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
+CONDITION_NOT_MET: Final = "CONDITION_NOT_MET"
+LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
+
+
+class Refusal(NamedTuple):
+    """Why a machine cannot be had, and when it can be if that is known."""
+
+    code: str
+    message: str
+    retry_at: Instant | None = None
+
+
+class Slot(NamedTuple):
+    """Machines of which one is as good as the other: of one pool, in one zone."""
+
+    pool: str
+    zone: str
+    machine_type: str
+    provisioning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the machines of a slot take from the cloud, each."""
+
+    machine: MachineType
+    zone: str
+    provisioning: str
+    reservation: str | None = None
+    placement_group: str | None = None
+
+
+def demand_of(slot: Slot, pool: Obj | None, catalog: Catalog) -> Demand:
+    """What one machine of a slot takes; `pool` is the slot's, if it is still there."""
+    if pool is None:
+        return Demand(catalog.machine(slot.machine_type), slot.zone, slot.provisioning)
+    spec = pool["spec"]
+    group, reservation = spec.get("placementGroup"), spec.get("reservation")
+    return Demand(machine_of(pool, catalog), slot.zone, slot.provisioning, reservation, group)
+
+
+def invalid(slot: Slot, pool: Obj, catalog: Catalog) -> Refusal | None:
+    """Why a slot asks for what there never is."""
+    if slot.machine_type not in catalog.machines:
+        message = f"Invalid value for field 'machineType': '{slot.machine_type}'. There is no such machine type."
+        return Refusal(INVALID_MACHINE_TYPE, message)
+    if not has_its_accelerator(pool, catalog):
+        accelerator = pool["spec"]["accelerator"]
+        message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {slot.machine_type}."
+        return Refusal(INVALID_GPU_TYPE, message)
+    return None
+
+
+class Stock:
+    """What is left: takings are counted, and looked up by what they are of."""
+
+    def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._now = now
+        self._taken: dict[Demand, int] = {}
+
+    def take(self, demand: Demand, count: int = 1) -> None:
+        """So many machines are in use."""
+        self._taken[demand] = self._taken.get(demand, 0) + count
+
+    def refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
+        """Why so many machines cannot be had; None: they can."""
+        return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
+
+    def quota_refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
+        """Whether the project may not have so many more."""
+        for quota in self._cluster["spec"].get("quotas") or ():
+            name, limit = quota["name"], quota["limit"]
+            wanted = count * _counted(name, demand)
+            if wanted and wanted + sum(n * _counted(name, taken) for taken, n in self._taken.items()) > limit:
+                region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
+                return Refusal(QUOTA_EXCEEDED, f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}.")
+        return None
+
+    def capacity_refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
+        """Whether the cloud does not have so many, or not together."""
+        found = self._placement_refusal(demand, count)
+        if found is not None:
+            return found
+        if demand.reservation is not None:
+            return self._reservation_refusal(demand, demand.reservation, count)
+        return self._exhaustion(demand, count)
+
+    def _placement_refusal(self, demand: Demand, count: int) -> Refusal | None:
+        group = demand.placement_group
+        if group is None:
+            return None
+        limit = self._catalog.family(demand.machine).placement_max
+        if not limit:
+            message = f"Machine family {demand.machine.family} does not support compact placement."
+            return Refusal(CONDITION_NOT_MET, message)
+        members = [taken for taken in self._taken if taken.placement_group == group]
+        elsewhere = next((taken.zone for taken in members if taken.zone != demand.zone), None)
+        if elsewhere is not None:
+            message = f"Compact placement group {group} has its machines in zone {elsewhere}, not in {demand.zone}."
+            return Refusal(CONDITION_NOT_MET, message)
+        if count + sum(self._taken[taken] for taken in members) > limit:
+            return Refusal(LIMIT_EXCEEDED, f"Compact placement group {group} holds at most {limit} machines.")
+        return None
+
+    def _reservation_refusal(self, demand: Demand, name: str, count: int) -> Refusal | None:
+        reservation = find_reservation(self._cluster, name)
+        end = None if reservation is None else ends_at(self._cluster, reservation)
+        if reservation is None or (end is not None and end <= self._now):
+            return Refusal(RESERVATION_NOT_FOUND, f"Specified reservations [{name}] do not exist.")
+        if (reservation["machineType"], reservation["zone"]) != (demand.machine.name, demand.zone):
+            message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
+            return Refusal(RESERVATION_INCOMPATIBLE, message)
+        begin = begins_at(self._cluster, reservation)
+        ahead = begin - preparation(demand.machine, self._cluster, self._catalog)
+        if ahead > self._now:
+            message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
+            return Refusal(RESERVATION_NOT_READY, message, ahead)
+        if count + self._count(lambda taken: taken.reservation == name) > reservation["count"]:
+            message = f"Specified reservation [{name}] does not have available resources for the request."
+            return Refusal(RESERVATION_CAPACITY_EXCEEDED, message)
+        return None
+
+    def _exhaustion(self, demand: Demand, count: int) -> Refusal | None:
+        for row in _rows_for(demand, self._cluster):
+            if count + self._count(partial(_is_of, row)) > row["count"]:
+                zone = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
+                message = f"The zone '{zone}' does not have enough resources available to fulfill the request."
+                return Refusal(EXHAUSTED, f"{message}  Try a different zone, or try again later.")
+        return None
+
+    def _count(self, counts: Callable[[Demand], bool]) -> int:
+        return sum(n for taken, n in self._taken.items() if counts(taken))
+
+
+def _counted(quota: str, demand: Demand) -> int:
+    """How much one machine counts against a quota: of cpus, of an accelerator, or of its machine type."""
+    machine = demand.machine
+    if quota == "cpus":
+        return machine.cpu_milli // 1000
+    if machine.accelerator is not None and quota == machine.accelerator.type:
+        return machine.accelerator.count
+    return 1 if quota == machine.name else 0
+
+
+def _rows_for(demand: Demand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
+    """The rows of the cloud's capacity that bound a demand; without one there is no bound."""
+    return (row for row in cluster["spec"].get("capacity") or () if _is_of(row, demand))
+
+
+def _is_of(row: Mapping[str, Any], demand: Demand) -> bool:
+    """Whether a machine is one of a row; those of reservations are apart."""
+    if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
+        return False
+    return row.get("provisioning") in {None, demand.provisioning}

@@ -1,0 +1,204 @@
+"""The Node that a machine of a pool becomes: labels, taints, capacity and allocatable as GKE sets them.
+
+The cloud makes Nodes of Instances with this, and the autoscaler asks it what a pool would bring. Sources: GKE's
+autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import quantity, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, with_status
+from batchyard.api.times import format_time
+from batchyard.base.ids import fnv1a_64, uid_for
+from batchyard.base.instant import SECOND, Instant, parse_duration
+from batchyard.cloud.catalog.allocatable import MIB, PODS, Resources, allocatable, capacity
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
+from batchyard.cloud.catalog.pools import machine_of
+
+_CPU_LEVEL: Final = "cloud.google.com/gke-cpu-scaling-level"
+_MEMORY_LEVEL: Final = "cloud.google.com/gke-memory-gb-scaling-level"
+_OLD_ARCHITECTURE: Final = "beta.kubernetes.io/arch"
+_OLD_OPERATING_SYSTEM: Final = "beta.kubernetes.io/os"
+_OLD_INSTANCE_TYPE: Final = "beta.kubernetes.io/instance-type"
+_OLD_ZONE: Final = "failure-domain.beta.kubernetes.io/zone"
+_OLD_REGION: Final = "failure-domain.beta.kubernetes.io/region"
+
+_NOT_READY: Final = "KubeletNotReady"
+#: GKE labels nodes with their memory in units of 1000 MiB.
+_LEVEL_BYTES: Final = 1000 * MIB
+#: What a node says of itself beside being ready: the type of the condition, its reason, and its message.
+_PRESSURES: Final = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+
+
+def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
+    """The Node a machine of the pool would become in a zone, ready and without pods."""
+    catalog = catalog_of(cluster)
+    machine = machine_of(pool, catalog)
+    pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": f"template-node-for-{pool['metadata']['name']}-{zone}",
+            "labels": _labels(pool, zone, machine, catalog),
+        },
+        "spec": {"taints": _taints(pool, machine)},
+        "status": {
+            "capacity": _quantities(capacity(machine, systems, pods)),
+            "allocatable": _quantities(allocatable(machine, systems, pods)),
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {
+                "architecture": "amd64",
+                "containerRuntimeVersion": systems.container_runtime,
+                "kernelVersion": systems.kernel_version,
+                "kubeProxyVersion": systems.version,
+                "kubeletVersion": systems.version,
+                "operatingSystem": "linux",
+                "osImage": systems.os_image,
+            },
+        },
+    }
+
+
+def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
+    """The Node as the kubelet of an Instance registers it: not ready yet, and tainted so."""
+    name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
+    node = node_template(pool, zone, cluster)
+    own = {well_known.HOSTNAME: name}
+    if "resizeRequest" in instance["spec"]:
+        own[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
+    metadata = {"name": name, "labels": {**node["metadata"]["labels"], **own}}
+    not_ready = {"key": well_known.NOT_READY, "effect": "NoSchedule"}
+    spec = {
+        "providerID": f"gce://{cluster['metadata']['name']}/{zone}/{name}",
+        "taints": [*node["spec"]["taints"], not_ready],
+    }
+    status = {
+        **node["status"],
+        "nodeInfo": {**node["status"]["nodeInfo"], **_identity(name, now)},
+        "conditions": [_condition("Ready", False, (_NOT_READY, "container runtime network not ready"), now)]
+        + [_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURES],
+        "addresses": [{"type": "InternalIP", "address": _address(name)}, {"type": "Hostname", "address": name}],
+    }
+    return {**node, "metadata": metadata, "spec": spec, "status": status}
+
+
+def awaits_drivers(node: Obj) -> bool:
+    """Whether a Node has registered and never yet been ready."""
+    ready = find_condition(node, "Ready")
+    return ready is not None and ready["status"] == "False" and ready["reason"] == _NOT_READY
+
+
+def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
+    """The Node with all it needs to run pods."""
+    status = node["status"]
+    ready = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
+    conditions = [ready if old["type"] == "Ready" else old for old in status["conditions"]]
+    return with_status(node, {**status, "conditions": conditions})
+
+
+def _identity(name: str, now: Instant) -> dict[str, str]:
+    """What tells one machine from all others, and that it has started now. Clients read no Node that leaves it out."""
+    machine = uid_for(0, "machine", name)
+    boot = uid_for(0, "boot", name, str(now))
+    return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
+
+
+def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
+    """All labels but the name; what the system says stands above what the pool says."""
+    region = zone.rpartition("-")[0]
+    name = pool["metadata"]["name"]
+    general = {
+        _OLD_ARCHITECTURE: "amd64",
+        _OLD_INSTANCE_TYPE: machine.name,
+        _OLD_OPERATING_SYSTEM: "linux",
+        well_known.BOOT_DISK: catalog.systems.boot_disk,
+        well_known.CONTAINER_RUNTIME: "containerd",
+        _CPU_LEVEL: str(machine.cpu_milli // 1000),
+        well_known.MAX_PODS: str(pool["spec"].get("maxPodsPerNode", PODS)),
+        _MEMORY_LEVEL: str(machine.memory_bytes // _LEVEL_BYTES),
+        well_known.NODE_POOL: name,
+        well_known.OS_DISTRIBUTION: "cos",
+        well_known.MACHINE_FAMILY: machine.family,
+        _OLD_REGION: region,
+        _OLD_ZONE: zone,
+        well_known.ARCHITECTURE: "amd64",
+        well_known.OPERATING_SYSTEM: "linux",
+        well_known.INSTANCE_TYPE: machine.name,
+        well_known.GKE_ZONE: zone,
+        well_known.REGION: region,
+        well_known.ZONE: zone,
+    }
+    return {**(pool["spec"].get("labels") or {}), **general, **_terms(pool["spec"]), **_accelerated(pool, machine)}
+
+
+def _terms(spec: Obj) -> dict[str, str]:
+    """Labels for the terms on which the machines are had."""
+    provisioning, labels = spec.get("provisioning", "standard"), {}
+    labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
+    if provisioning == "spot":
+        labels[well_known.SPOT] = "true"
+    if provisioning == "flex-start":
+        labels[well_known.FLEX_START] = "true"
+    if provisioning == "queued":
+        labels[well_known.QUEUED] = "true"
+    if "placementGroup" in spec:
+        labels[well_known.PLACEMENT_GROUP] = spec["placementGroup"]
+    if "reservation" in spec:
+        labels |= {well_known.RESERVATION_NAME: spec["reservation"], well_known.RESERVATION_AFFINITY: "specific"}
+    if "maxRunDuration" in spec:
+        labels[well_known.MAX_RUN_DURATION] = str(parse_duration(spec["maxRunDuration"]) // SECOND)
+    return labels
+
+
+def _accelerated(pool: Obj, machine: MachineType) -> dict[str, str]:
+    """Labels for accelerators. GKE counts GPUs in a label on Autopilot only, TPUs always."""
+    accelerator = machine.accelerator
+    if accelerator is None:
+        return {}
+    if accelerator.resource != well_known.TPU:
+        return {well_known.ACCELERATOR: accelerator.type, well_known.GPU_DRIVER_VERSION: "default"}
+    topology = pool["spec"].get("tpuTopology") or machine.topology
+    labels = {well_known.TPU_ACCELERATOR: accelerator.type, well_known.ACCELERATOR_COUNT: str(accelerator.count)}
+    return {**labels, well_known.TPU_TOPOLOGY: topology} if topology else labels
+
+
+def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
+    """The pool's taints, and those of GKE where the pool has none with that key and effect."""
+    taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
+    own = []
+    if machine.accelerator is not None:
+        own.append({"key": machine.accelerator.resource, "value": "present", "effect": "NoSchedule"})
+    if pool["spec"].get("provisioning") == "queued":
+        own.append({"key": well_known.QUEUED, "value": "true", "effect": "NoSchedule"})
+    taken = [(taint["key"], taint["effect"]) for taint in taints]
+    return taints + [taint for taint in own if (taint["key"], taint["effect"]) not in taken]
+
+
+def _quantities(amounts: Resources) -> dict[str, str]:
+    return {resource: quantity.format_amount(resource, amount) for resource, amount in amounts.items()}
+
+
+def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> dict[str, str]:
+    """A condition as Nodes have them."""
+    at, (reason, message) = format_time(now), why
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "lastHeartbeatTime": at,
+        "lastTransitionTime": at,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _address(name: str) -> str:
+    """An address of a private network, fixed by the name."""
+    digits = fnv1a_64(name)
+    return f"10.{128 + (digits >> 16) % 64}.{(digits >> 8) % 256}.{digits % 254 + 1}"

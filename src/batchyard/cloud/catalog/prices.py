@@ -1,0 +1,173 @@
+"""What an hour of a machine costs, in millionths of a dollar: exact, so that a ledger adds up to the cent."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import quantity, scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, label
+from batchyard.base.instant import Duration, parse_duration
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, builtin_catalog, catalog_of
+from batchyard.cloud.catalog.pools import machine_of
+
+#: The pool of Nodes that name none.
+NO_POOL: Final = "nodes"
+_DEVICES: Final = (well_known.GPU, well_known.TPU)
+
+
+class Rate(NamedTuple):
+    """What an hour of a machine costs, and by which name pods ask for its accelerators; '' if it has none."""
+
+    pool: str
+    provisioning: str
+    price: MicroDollars
+    device: str
+
+
+def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> MicroDollars:
+    """An hour of a machine by its way of provisioning; one that a reservation provides is paid as reserved."""
+    prices = machine.prices
+    if reserved:
+        return prices.reserved
+    if provisioning == "spot":
+        return prices.spot
+    return prices.flex_start if provisioning in {"flex-start", "queued"} else prices.on_demand
+
+
+def pool_price(pool: Obj, cluster: Obj) -> MicroDollars:
+    """An hour of one machine of a pool, with the accelerators it is given and the prices of its Cluster."""
+    spec = pool["spec"]
+    machine = machine_of(pool, catalog_of(cluster))
+    return hourly_price(machine, spec.get("provisioning", "standard"), reserved=bool(spec.get("reservation")))
+
+
+def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj | None) -> Rate:
+    """What an Instance costs, as its pool and the Cluster have it; nothing without both."""
+    spec = instance["spec"]
+    pool, provisioning = spec["pool"], spec.get("provisioning", "standard")
+    found = get(Key(scheme.NODE_POOL, "", pool))
+    if found is None or cluster is None:
+        return Rate(pool, provisioning, 0, "")
+    accelerator = machine_of(found, catalog_of(cluster)).accelerator
+    return Rate(pool, provisioning, pool_price(found, cluster), "" if accelerator is None else accelerator.resource)
+
+
+def node_rate(node: Obj, cluster: Obj | None) -> Rate:
+    """What a Node costs that is of none of our pools: as its annotation says, or its machine type, or `spec.local`.
+
+    A Node of which none of these is said costs nothing.
+    """
+    provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
+    catalog = builtin_catalog() if cluster is None else catalog_of(cluster)
+    machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    device = next((name for name in _DEVICES if name in allocatable), "")
+    said, local = annotation(node, well_known.PRICE), {} if cluster is None else cluster["spec"].get("local") or {}
+    price = _dollars(said if said is not None else local.get("price") if not machine.family else None)
+    pool = label(node, well_known.NODE_POOL) or NO_POOL
+    return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
+
+
+def _dollars(told: str | None) -> MicroDollars | None:
+    """An amount that somebody wrote; None where that is none."""
+    try:
+        return None if told is None else max(0, quantity.parse(told) // 1000)
+    except ValueError:
+        return None
+
+
+# --- times ---
+#
+# How long the steps of a machine take: three figures each, from the Cluster, else from the catalogue.
+
+
+#: The step that takes as long on every machine.
+POD_START: Final = "podStart"
+
+
+class Spread(NamedTuple):
+    """The shortest, the most likely and the longest duration of a step."""
+
+    shortest: Duration
+    typical: Duration
+    longest: Duration
+
+
+def spread_of(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Spread:
+    """How long a step (`boot`, `drivers`, ...; see the catalogue) takes for a machine type."""
+    row = _figures(step, machine, cluster, catalog)
+    return Spread(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
+
+
+def in_typical_times(cluster: Obj) -> Obj:
+    """A Cluster of which every step of every machine takes its typical time, so that nothing hangs on chance."""
+    catalog = catalog_of(cluster)
+    spec = cluster.get("spec") or {}
+    said: Mapping[str, Any] = spec.get("times") or {}
+    steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
+
+    def typical(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
+        texts = {step: _figures(step, machine, cluster, catalog)["typical"] for step in steps}
+        return {step: {"min": text, "typical": text, "max": text} for step, text in texts.items()}
+
+    its_own = [step for step in steps if step != POD_START]
+    by_machine = dict(said.get("byMachine") or {})
+    for name, machine in catalog.machines.items():
+        by_machine[name] = {**by_machine.get(name, {}), **typical(machine, its_own)}
+    times = {**said, **typical(catalog.machine(""), steps), "byMachine": by_machine}
+    return {**cluster, "spec": {**spec, "times": times}}
+
+
+def preparation(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+    """Return the longest time from the request of a machine until its node is ready."""
+    last = "network" if machine.accelerator is None else "drivers"
+    steps = ("provisioning", "boot", "registration", last)
+    return sum(spread_of(step, machine, cluster, catalog).longest for step in steps)
+
+
+def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+    """How long after a crash a machine is replaced."""
+    text: str = _figures("repair", machine, cluster, catalog)
+    return parse_duration(text)
+
+
+def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
+    """What is said of a step at the nearest place: for the type, its family, the cluster, else in the catalogue."""
+    said: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
+    by_machine = said.get("byMachine") or {}
+    places = (
+        by_machine.get(machine.name) or {},
+        by_machine.get(machine.family) or {},
+        said,
+        catalog.family(machine).times,
+        catalog.times,
+    )
+    return next(place[step] for place in places if step in place)
+
+
+# --- runtimes ---
+#
+# Run times of simulated pods that a Cluster gives (`spec.runtimes`), for pods that do not say it themselves.
+
+
+def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
+    """Return the run time of the first row that matches one of the names (`namespace/name`); None if none does."""
+    for row in _runtimes(cluster).get("jobs") or ():
+        if _matches(row["names"], names):
+            return parse_duration(row["runtime"])
+    return None
+
+
+def default_runtime(cluster: Obj | None) -> Duration | None:
+    """Return the run time of pods that no row names; None if the Cluster gives none."""
+    text = _runtimes(cluster).get("default")
+    return None if text is None else parse_duration(text)
+
+
+def _runtimes(cluster: Obj | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
+    return found
+
+
+def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,0 +1,290 @@
+"""Kubernetes Events of what controllers record: written as objects, each told once and then counted.
+
+A record like one before (the same object, reason and message from the same component) raises that Event's count. Of
+records alike but for their messages the eleventh and all later within ten minutes become one Event that says so. Of
+one object a component tells at most a burst of 25, and one more every five minutes. What is remembered for that is
+bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go. What does
+the part of a component that writes Events of the newer sort has them made by `event_series.py`, within the same bound:
+client-go sets none there, and who waits for long and is told why again and again would fill the memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.conditions import cut_message
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.times import format_micro_time, format_time
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.base.lru import Remembered
+from batchyard.interfaces.client import Client, Create, Update, WriteResult
+from batchyard.interfaces.controller import EventRecord
+
+# --- event series ---
+#
+# Events as `events.k8s.io` has them, which Kueue, JobSet and kube-scheduler write: what was done, when, and by whom.
+#
+# A record like one before, but for its message, of the same revision of the object, within six minutes, makes that
+# Event
+# a series. It is counted at once, where client-go tells of the third and all later in the end alone. Sources:
+# client-go,
+# tools/events (event_recorder.go, event_broadcaster.go); what they are called: Kueue's, JobSet's and kube-scheduler's
+# calls of Eventf.
+
+
+#: Who writes such Events; all others write those of the core group.
+COMPONENTS: Final = frozenset(
+    {
+        *("kueue-admission", "kueue-workload-controller", "ProvisioningController"),
+        *("batch/job-kueue-controller", "jobset.x-k8s.io/jobset-kueue-controller"),
+        *("jobset", "default-scheduler"),
+    }
+)
+FINISHED_AFTER: Final = 6 * MINUTE
+_NOTE_BYTES_MAX: Final = 1024
+_INSTANCE_MAX: Final = 128
+#: What is done, where it is not what the reason says; '' is any other reason.
+_ACTIONS: Final[Mapping[tuple[str, str], str]] = {
+    ("ProvisioningController", "ProvisioningRequestCreated"): "Created",
+    ("default-scheduler", "FailedScheduling"): "Scheduling",
+    ("default-scheduler", "Preempted"): "Preempting",
+    ("default-scheduler", "Scheduled"): "Binding",
+    ("jobset", ""): "Reconciling",
+}
+
+#: What makes a series where it is told again: by whom, of which revision of what, its type, its reason.
+_Told: TypeAlias = tuple[str, tuple[str, ...], str, str]
+
+
+@dataclass(slots=True)
+class _Series:
+    """The Event of what was told, when it was told last, and how often."""
+
+    event: Key
+    last: Instant
+    count: int = 1
+    #: Whether the Event is being made: what is told meanwhile is counted once it is there.
+    is_under_way: bool = True
+
+
+class EventSeries:
+    """See the module. `host` is the machine that they are told from; `numbers` tell apart Events of one instant."""
+
+    def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
+        self._client = client
+        self._numbers = numbers
+        self._told: Remembered[_Told, _Series] = Remembered()
+        self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
+
+    def tell(self, now: Instant, component: str, record: EventRecord) -> None:
+        """Count the Event of what was told before, or make one."""
+        about = reference_to(self._client, record.regarding)
+        told = component, tuple(about.values()), record.type, record.reason
+        known = self._told.recall(told)
+        if known is not None and now - known.last >= FINISHED_AFTER:
+            known = None
+        stored = None if known is None else self._client.get(known.event)
+        if known is None or (stored is None and not known.is_under_way):
+            event = self._event(now, component, record, about)
+            begun = _Series(key_of(event), now)
+            self._told.remember(told, begun)
+            self._client.submit([Create(event)], partial(self._made, begun))
+            return
+        known.last, known.count = now, known.count + 1
+        if stored is not None:
+            self._count(known, stored)
+
+    def _made(self, series: _Series, result: WriteResult) -> None:
+        """The Event of a series was made, or refused: count what was told meanwhile."""
+        series.is_under_way = False
+        stored = self._client.get(series.event)
+        counted = (stored or {}).get("series") or {}
+        if result.error is None and stored is not None and counted.get("count", 1) < series.count:
+            self._count(series, stored)
+
+    def _count(self, series: _Series, stored: Obj) -> None:
+        """Write how often what an Event tells was told."""
+        told = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
+        metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
+        self._client.submit([Update({**stored, "metadata": metadata, "series": told})], let_it_be)
+
+    def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
+        key, reason = record.regarding, record.reason
+        name, namespace = event_name(key, now, next(self._numbers)), key.namespace or "default"
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": about,
+            "reason": reason,
+            "message": cut_message(record.message, _NOTE_BYTES_MAX),
+            "type": record.type,
+            "eventTime": format_micro_time(now),
+            "action": _ACTIONS.get((component, reason)) or _ACTIONS.get((component, "")) or reason,
+            "reportingComponent": component,
+            "reportingInstance": self._instances[component],
+        }
+
+
+def event_name(key: Key, now: Instant, number: int) -> str:
+    """The name of an Event about an object: the instant in nanoseconds, of which the clock leaves three digits open."""
+    return f"{key.name}.{now * 1000 + number % 1000:x}"
+
+
+def reference_to(client: Client, key: Key) -> dict[str, str]:
+    """An object as Events refer to it."""
+    info = scheme.kind_info(key.kind)
+    found: Obj | None = client.get(key)
+    reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
+    if found is not None:
+        metadata = found["metadata"]
+        reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
+    if not key.namespace:
+        del reference["namespace"]
+    return reference
+
+
+def let_it_be(_result: WriteResult) -> None:
+    """An Event that cannot be written is no loss: its namespace is going, or another has its name."""
+
+
+BURST: Final = 25
+REFILL: Final = 5 * MINUTE
+SIMILAR_MAX: Final = 10
+SIMILAR_WITHIN: Final = 10 * MINUTE
+_COMBINED: Final = "(combined from similar events): "
+
+#: What each controller is called where it does the part of a component that people know.
+_COMPONENTS: Final = {
+    "autoscaler": "cluster-autoscaler",
+    "disruption-budgets": "controllermanager",
+    "job": "batch/job-kueue-controller",
+    "job-pods": "job-controller",
+    "jobset": "jobset.x-k8s.io/jobset-kueue-controller",
+    "jobset-controller": "jobset",
+    "kubelets": "kubelet",
+    "local-kubelet": "kubelet",
+    "local-node": "kubelet",
+    "node-agents": "kubelet",
+    "node-health": "node-controller",
+    "placement": "default-scheduler",
+    "provisioning": "ProvisioningController",
+    "provisioning-requests": "cluster-autoscaler",
+    "scheduler": "kueue-admission",
+    "taint-eviction": "taint-eviction-controller",
+    "workload": "kueue-workload-controller",
+}
+
+
+def component_of(controller: str) -> str:
+    """What a controller is called where it does the part of a component that people know."""
+    return _COMPONENTS.get(controller, controller)
+
+
+#: What is counted where it is told again: by whom, of what, its type, its reason, its message.
+_EventsTold: TypeAlias = tuple[str, Key, str, str, str]
+
+
+@dataclass(slots=True)
+class _Similar:
+    """The messages that were told alike but for them, and when the last was."""
+
+    since: Instant
+    messages: dict[str, None]
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many more may be told of an object, and as of when."""
+
+    since: Instant
+    left: float
+
+
+class EventRecorder:
+    """An EventSink that writes to a client; `host` is the machine that Events are told from."""
+
+    def __init__(self, client: Client, host: str) -> None:
+        self._client = client
+        self._numbers = count(1)
+        self._series = EventSeries(client, host, self._numbers)
+        self._told: Remembered[_EventsTold, Key] = Remembered()
+        self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
+        self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
+
+    def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
+        """Record an event, unless too much was told of its object already."""
+        component = component_of(controller)
+        if component in COMPONENTS:
+            if self._may_tell(now, component, record.regarding):
+                self._series.tell(now, component, record)
+            return
+        regarding, type_, reason, message, _ = record
+        told = message
+        if self._is_one_of_many(now, (component, regarding, type_, reason), message):
+            told, message = _COMBINED, _COMBINED + message
+        if self._may_tell(now, component, regarding):
+            self._tell(now, (component, regarding, type_, reason, told), message)
+
+    def _tell(self, now: Instant, told: _EventsTold, message: str) -> None:
+        """Count the Event of what was told before, or make one."""
+        known = self._told.recall(told)
+        stored = self._client.get(known) if known is not None else None
+        if stored is not None:
+            times = stored.get("count", 1) + 1
+            again = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
+            self._client.submit([Update(again)], let_it_be)
+            return
+        event = self._event(now, told, message)
+        self._told.remember(told, key_of(event))
+        self._client.submit([Create(event)], let_it_be)
+
+    def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
+        """Whether so many were told that differ from it only in their messages that they are told as one."""
+        similar = self._similar.recall(key)
+        if similar is None:
+            self._similar.remember(key, _Similar(now, {message: None}))
+            return False
+        if now - similar.since > SIMILAR_WITHIN:
+            similar.messages = {}
+        messages, similar.since = similar.messages, now
+        messages[message] = None
+        if len(messages) > SIMILAR_MAX + 1:
+            del messages[next(iter(messages))]
+        return len(messages) > SIMILAR_MAX
+
+    def _may_tell(self, now: Instant, component: str, regarding: Key) -> bool:
+        """Take one from what may be told of an object; False if there is nothing left."""
+        budget = self._budget.recall((component, regarding))
+        if budget is None:
+            self._budget.remember((component, regarding), _Budget(now, BURST - 1.0))
+            return True
+        left = min(float(BURST), budget.left + (now - budget.since) / REFILL)
+        may = left >= 1
+        budget.since, budget.left = now, left - 1 if may else left
+        return may
+
+    def _event(self, now: Instant, told: _EventsTold, message: str) -> Obj:
+        component, key, type_, reason, _ = told
+        at = format_time(now)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": event_name(key, now, next(self._numbers)),
+                "namespace": key.namespace or "default",
+            },
+            "involvedObject": reference_to(self._client, key),
+            "reason": reason,
+            "message": message,
+            "source": {"component": component},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+            "type": type_,
+            "reportingComponent": component,
+            "reportingInstance": "",
+        }

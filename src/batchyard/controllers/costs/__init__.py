@@ -1,1 +1,0 @@
-"""The ledger of what machines cost, the records it leaves, and budgets."""

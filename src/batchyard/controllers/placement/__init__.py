@@ -1,1 +1,0 @@
-"""kube-scheduler's part: pods to nodes, and Hotswap."""

@@ -1,0 +1,244 @@
+"""What happened to Workloads and their pods so far, told from watch events: what lines of life and time lines show.
+
+It goes on while nobody looks, so it is a few comparisons for each change and keeps a bounded number of lives. What
+came before it began is known as far as the objects' conditions say.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.quantity import amount
+from batchyard.api.times import parse_time
+from batchyard.api.views.pods import pod_view
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.dashboard.comparison import Comparison
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
+
+
+class HistoryLimits(NamedTuple):
+    """How many ended Workloads and ended stays of pods a History keeps; a Workload takes about 1.5 KB."""
+
+    workloads: int
+    stays: int
+
+
+#: The limits of a process that runs on, and of a simulation, which ends.
+LIVE_LIMITS: Final = HistoryLimits(2_000, 5_000)
+RUN_LIMITS: Final = HistoryLimits(20_000, 50_000)
+
+CREATED, RESERVED, ADMITTED, READY = "created", "quotaReserved", "admitted", "podsReady"
+EVICTED, PREEMPTED, FINISHED, DELETED = "evicted", "preempted", "finished", "deleted"
+_ENDS: Final = (FINISHED, DELETED)
+#: By condition, what its becoming true means.
+_MEANS: Final = (("QuotaReserved", RESERVED), ("Admitted", ADMITTED), ("PodsReady", READY), ("Finished", FINISHED))
+
+
+class Mark(NamedTuple):
+    """Something that happened to a Workload."""
+
+    at: Instant
+    what: str
+    reason: str = ""
+    message: str = ""
+    #: The uid of the Workload it happened for.
+    by: str = ""
+
+
+@dataclass(slots=True)
+class Stint:
+    """A Workload's time with quota."""
+
+    cluster_queue: str
+    start: Instant
+    flavors: tuple[str, ...]
+    #: By flavor and resource, the amount.
+    usage: tuple[tuple[str, str, int], ...]
+    end: Instant | None = None
+    #: How it ended.
+    outcome: str = ""
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one Workload."""
+
+    uid: str
+    key: str
+    namespace: str
+    #: The ClusterQueue it waits or runs in, or did last; '' if that is not known.
+    queue: str
+    priority: int
+    marks: list[Mark] = field(default_factory=list)
+    stints: list[Stint] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return bool(self.marks) and self.marks[-1].what in _ENDS
+
+
+@dataclass(slots=True)
+class Stay:
+    """A pod's time on a node."""
+
+    pod: str
+    namespace: str
+    #: The Workload's key; '' if it is of none.
+    workload: str
+    node: str
+    start: Instant
+    end: Instant | None = None
+
+
+class History:
+    """See the module."""
+
+    def __init__(
+        self,
+        now: Callable[[], Instant],
+        queue_of: Callable[[str, str], str | None],
+        limits: HistoryLimits = LIVE_LIMITS,
+    ) -> None:
+        """`queue_of` returns the ClusterQueue of a LocalQueue."""
+        self._limits = limits
+        self._now = now
+        self._queue_of = queue_of
+        self.began = now()
+        #: What a shadow compares, if that is what looks on.
+        self.comparison: Comparison | None = None
+        #: By uid, in the order of their beginning.
+        self.lives: dict[str, Life] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        #: By uid of the pod, and those that are over.
+        self._staying: dict[str, Stay] = {}
+        self._stayed: deque[Stay] = deque(maxlen=limits.stays)
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        """Take note of changes."""
+        for event in events:
+            if event.key.kind == scheme.WORKLOAD:
+                self._on_workload(event)
+            elif event.key.kind == scheme.POD:
+                self._on_pod(event)
+
+    def stays(self) -> Iterable[Stay]:
+        """The times of pods on nodes, those that are over first."""
+        yield from self._stayed
+        yield from self._staying.values()
+
+    def _on_workload(self, event: WatchEvent) -> None:
+        view, old = workload_view(event.obj), event.old
+        life = self.lives.get(view.uid)
+        if event.type is EventType.DELETED:
+            if life is not None and not life.is_over:
+                self._end_stint(life, self._now(), DELETED)
+                self._mark(life, Mark(self._now(), DELETED))
+            return
+        if life is None:
+            life = self._begin(view, event.obj)
+            if old is None:
+                return
+        before = None if old is None else workload_view(old)
+        if before is not None and _stands(before) == _stands(view):
+            return
+        self._compare(life, before, view, event.obj)
+
+    def _begin(self, view: WorkloadView, obj: Obj) -> Life:
+        """A Workload that was not seen before, with what its conditions say."""
+        queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
+        life = self.lives[view.uid] = Life(view.uid, view.key, view.namespace, queue, view.priority)
+        life.marks.append(Mark(view.created, CREATED))
+        known = [(find_condition(obj, kind), what) for kind, what in _MEANS]
+        for condition, what in known:
+            if condition is None or condition["status"] != "True":
+                continue
+            at = parse_time(condition["lastTransitionTime"])
+            if what == RESERVED:
+                self._reserve(life, obj, at)
+            elif what == FINISHED:
+                self._end_stint(life, at, FINISHED)
+            self._mark(life, Mark(at, what, condition.get("reason", ""), condition.get("message", "")))
+        life.marks.sort(key=lambda mark: mark.at)
+        return life
+
+    def _compare(self, life: Life, before: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
+        """Note what became of a Workload between two of its revisions."""
+        now = self._now()
+        life.priority = view.priority
+        if view.quota_reserved and not (before and before.quota_reserved):
+            self._reserve(life, obj, now)
+            self._mark(life, Mark(now, RESERVED))
+        if view.admitted and not (before and before.admitted):
+            self._mark(life, Mark(now, ADMITTED))
+        if view.pods_ready and not (before and before.pods_ready):
+            self._mark(life, Mark(now, READY))
+        if view.evicted and not (before and before.evicted):
+            self._evict(life, obj, now)
+        if before and before.quota_reserved and not view.quota_reserved:
+            self._end_stint(life, now, EVICTED)
+        if view.finished and not (before and before.finished):
+            condition = find_condition(obj, "Finished") or {}
+            self._end_stint(life, now, FINISHED)
+            self._mark(life, Mark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
+
+    def _evict(self, life: Life, obj: Obj, now: Instant) -> None:
+        evicted, preempted = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
+        reason, message = evicted.get("reason", ""), evicted.get("message", "")
+        if reason != "Preempted" or preempted is None:
+            self._mark(life, Mark(now, EVICTED, reason, message))
+            return
+        by = preemptor_uid_of(preempted["message"])
+        self._mark(life, Mark(now, PREEMPTED, preempted["reason"], preempted["message"], by))
+
+    @staticmethod
+    def _reserve(life: Life, obj: Obj, at: Instant) -> None:
+        """It holds quota from now on: what it was given, which grows less as its pods are done."""
+        admission = admission_of(obj)
+        usage = tuple(
+            (assigned["flavors"][resource], resource, amount(resource, used))
+            for assigned in admission.get("podSetAssignments") or ()
+            for resource, used in (assigned.get("resourceUsage") or {}).items()
+            if resource in (assigned.get("flavors") or {})
+        )
+        flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
+        life.queue = cluster_queue_of(obj)
+        life.stints.append(Stint(life.queue, at, flavors, usage))
+
+    @staticmethod
+    def _end_stint(life: Life, now: Instant, outcome: str) -> None:
+        if life.stints and life.stints[-1].end is None:
+            life.stints[-1].end, life.stints[-1].outcome = now, outcome
+
+    def _mark(self, life: Life, mark: Mark) -> None:
+        life.marks.append(mark)
+        if mark.what in _ENDS:
+            self._ended[life.uid] = None
+            if len(self._ended) > self._limits.workloads:
+                del self.lives[self._ended.popitem(last=False)[0]]
+
+    def _on_pod(self, event: WatchEvent) -> None:
+        obj, uid = event.obj, event.obj["metadata"].get("uid", "")
+        stay = self._staying.get(uid)
+        if stay is None:
+            node = obj["spec"].get("nodeName")
+            if node and event.type is not EventType.DELETED and not pod_view(obj).is_terminal:
+                name = annotation(obj, well_known.WORKLOAD)
+                workload = f"{event.key.namespace}/{name}" if name else ""
+                start = pod_view(obj).started if event.old is None else None  # it was there before anybody looked
+                start = self._now() if start is None else start
+                self._staying[uid] = Stay(event.key.name, event.key.namespace, workload, node, start)
+        elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
+            stay.end = self._now()
+            self._stayed.append(self._staying.pop(uid))
+
+
+def _stands(view: WorkloadView) -> tuple[bool, bool, bool, bool, bool, int]:
+    return view.quota_reserved, view.admitted, view.pods_ready, view.evicted, view.finished, view.priority

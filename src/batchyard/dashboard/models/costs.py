@@ -1,0 +1,113 @@
+"""What the machines cost, by team, queue and pool: of a run that is over, or as CostRecords tell it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from batchyard.accounting.accounts import USES, Line
+from batchyard.accounting.report import NOBODY, Row, dollars, report, share
+from batchyard.api import scheme
+from batchyard.dashboard.access import Scope
+from batchyard.dashboard.comparison import Parted
+from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.models.rows import time_of
+
+#: How many of each sort are told.
+ROWS_MAX: Final = 200
+
+
+def costs(source: Source, scope: Scope, _query: Query) -> Model:
+    """See the module. Who sees but some namespaces sees what is recorded there; without books it says so."""
+    if source.costs is not None:
+        found = source.costs
+        parts = [("team", _rows(found.by_team, team=True)), ("pool", _rows(found.by_pool, team=False))]
+        return _told(parts, "", "") if scope.all_of(scheme.WORKLOAD) else {"kept": False}
+    namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
+    if namespaces is None:
+        records = list(source.reader.list(scheme.COST_RECORD))
+    else:
+        records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
+    reports = {by: report(records, by, 0, source.now + 1) for by in ("team", "clusterqueue", "pool")}
+    team = reports["team"]
+    if team.begin is None or team.through is None:
+        return {"kept": False}
+    return _told([(by, each.rows) for by, each in reports.items()], time_of(team.begin), time_of(team.through))
+
+
+def _told(parts: Sequence[tuple[str, Sequence[Row]]], begin: str, through: str) -> Model:
+    tables = [{"by": by, "rows": _lines(rows)} for by, rows in parts]
+    total = sum(row.total for row in parts[0][1])
+    return {"kept": True, "from": begin, "through": through, "total": f"${dollars(total)}", "tables": tables}
+
+
+def _lines(rows: Sequence[Row]) -> list[Model]:
+    """The dearest first."""
+    whole = sum(row.total for row in rows)
+    lines = [_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
+    return lines[:ROWS_MAX]
+
+
+def _line(row: Row, whole: int) -> Model:
+    return {
+        "name": row.name,
+        "cents": row.total,
+        "cost": f"${dollars(row.total)}",
+        "percent": share(row.total, whole),
+        "nodeHours": f"{row.node_hours:,.1f}",
+        "acceleratorHours": f"{row.accelerator_hours:,.1f}",
+        "uses": [
+            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share(row.cents[use], whole)}
+            for use in USES
+            if row.cents.get(use)
+        ],
+    }
+
+
+def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
+    """Lines of one team, or of one pool, together."""
+    together: dict[str, list[Line]] = {}
+    for line in lines:
+        together.setdefault((line.team or NOBODY) if team else line.pool, []).append(line)
+    return [
+        Row(
+            name,
+            sum(line.machine_hours for line in some),
+            sum(line.accelerator_hours for line in some),
+            {use: sum(line.cents for line in some if line.use == use) for use in USES},
+        )
+        for name, some in together.items()
+    ]
+
+
+# --- comparison ---
+#
+# Where another scheduler decides otherwise than ours would, for whoever sees all Workloads: partings name several.
+
+
+#: How many lines there are; the shadow's own report has all.
+LINES_MAX: Final = 20
+
+
+def comparison(source: Source, scope: Scope, workload: str = "") -> Model:
+    """All of it, or what is about one Workload; nothing where nobody compares, or that may not be seen."""
+    found = source.history.comparison
+    if found is None or not scope.all_of(scheme.WORKLOAD):
+        return {}
+    of_it = [each for each in found.partings if workload in ("", each.workload)]
+    told = {
+        "agreed": found.agreed(),
+        "parted": found.parted(),
+        "partings": [_comparison_line(each) for each in of_it[:LINES_MAX]],
+    }
+    return {"comparison": told}
+
+
+def _comparison_line(parted: Parted) -> Model:
+    return {
+        "at": time_of(parted.at),
+        "since": time_of(parted.since),
+        "type": parted.kind,
+        "workload": parted.workload,
+        "message": parted.message,
+        "why": parted.why,
+        "look": list(parted.look),
+    }

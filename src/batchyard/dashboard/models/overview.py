@@ -1,0 +1,114 @@
+"""The overview: the cluster, the queues, what runs, and what waits and why."""
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.views.workload import WorkloadView
+from batchyard.dashboard.access import Scope
+from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.formatting import PENDING
+from batchyard.dashboard.models.costs import comparison
+from batchyard.dashboard.models.nodes import cluster_figures
+from batchyard.dashboard.models.queues import local_queues, queue_line
+from batchyard.dashboard.models.rows import Reasons, row_at, row_of
+from batchyard.dashboard.models.usage import main_usage, usage_of
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.quota import QuotaNode
+
+#: How many lines each part has; there is a view with all of them.
+QUEUES_MAX: Final = 60
+LINES_MAX: Final = 12
+
+
+def overview(source: Source, scope: Scope, _query: Query) -> Model:
+    """See the module. Who sees no ClusterQueues sees his LocalQueues, and his own Workloads, instead."""
+    told: Model = {}
+    if scope.all_of(scheme.NODE):
+        told["cluster"] = cluster_figures(source)
+    told |= comparison(source, scope)
+    if scope.all_of(scheme.CLUSTER_QUEUE):
+        told |= _queues(source)
+    else:
+        told["localQueues"] = local_queues(source, scope)
+    namespaces = scope.namespaces(scheme.WORKLOAD, source.reader)
+    told |= _of_all(source) if namespaces is None else _of_some(source, namespaces)
+    return told
+
+
+def _queues(source: Source) -> Model:
+    queues = source.standing.snapshot.queues
+    names = sorted(queues)
+    lines = [queue_line(source, queues[name]) for name in names[:QUEUES_MAX]]
+    return {"queues": lines, "queuesCount": len(names)}
+
+
+def _of_all(source: Source) -> Model:
+    """What runs and what waits, for whoever sees all."""
+    queues = source.standing.snapshot.queues
+    held = [each for queue in queues.values() for each in queue.workloads.values()]
+    latest = heapq.nlargest(LINES_MAX, held, key=_reserved_at)
+    waiting = heapq.nsmallest(LINES_MAX, _first_in_line(source), key=lambda place: place[:2])
+    reasons = Reasons()
+    return {
+        "runningCount": len(held),
+        "running": [row for each in latest if (row := row_at(source, each.key))],
+        "waitingCount": sum(map(source.standing.count_pending, queues)),
+        "waiting": [reasons.told(view, row) for _, _, view in waiting if (row := row_at(source, view.key))],
+    }
+
+
+def _first_in_line(source: Source) -> Iterator[tuple[int, str, WorkloadView]]:
+    """The first of each queue, and where there are few queues the next ones too."""
+    queues = [name for name in source.standing.snapshot.queues if source.standing.count_pending(name)]
+    for name in queues:
+        for place, view in enumerate(source.standing.first_pending(name, -(-LINES_MAX // len(queues)))):
+            yield place, name, view
+
+
+def _of_some(source: Source, namespaces: list[str]) -> Model:
+    """The same for whoever sees some namespaces: told from their Workloads alone."""
+    found = source.roster.entries(source.reader, namespaces)
+    running = [each for each in found if each.view.quota_reserved and not each.view.finished]
+    waiting = [each for each in found if each.state == PENDING]
+    latest = heapq.nlargest(LINES_MAX, running, key=lambda each: each.view.reserved_at or 0)
+    first = heapq.nsmallest(LINES_MAX, waiting, key=lambda each: (-each.view.priority, each.view.queued))
+    reasons = Reasons()
+    return {
+        "runningCount": len(running),
+        "running": [row_of(source, each.view, each.obj) for each in latest],
+        "waitingCount": len(waiting),
+        "waiting": [reasons.told(each.view, row_of(source, each.view, each.obj)) for each in first],
+    }
+
+
+def _reserved_at(held: Admitted) -> tuple[int, str]:
+    return held.reserved_at, held.key
+
+
+# --- cohorts ---
+#
+# The trees of Cohorts: quota, usage, what is borrowed and lent at each level.
+
+
+def cohorts(source: Source, scope: Scope, _query: Query) -> Model:
+    """All trees, those of more than one queue first. Cohorts are but names to whoever may not list them."""
+    if not scope.all_of(scheme.CLUSTER_QUEUE):
+        return {"forbidden": "clusterqueues"}
+    roots = dict.fromkeys(queue.node.path[0] for queue in source.standing.snapshot.queues.values())
+    roots |= dict.fromkeys(node for node in source.standing.snapshot.cohorts.values() if node.parent is None)
+    trees = [_branch(source, root) for root in roots]
+    return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
+
+
+def _branch(source: Source, node: QuotaNode) -> Model:
+    queue = source.standing.snapshot.queue_of.get(node)
+    children = [_branch(source, node.children[name]) for name in sorted(node.children)]
+    usage = usage_of(source.standing.snapshot, node)
+    told = {"name": node.name, "usage": usage, "bars": main_usage(usage), "children": children}
+    if queue is None:
+        counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
+        return {"kind": "Cohort", **told, **counts}
+    counts = {"pending": source.standing.count_pending(queue.name), "admitted": len(queue.workloads)}
+    return {"kind": "ClusterQueue", **told, **counts}

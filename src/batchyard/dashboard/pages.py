@@ -1,0 +1,93 @@
+"""All views by name: what is asked for becomes a model, for whoever asks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.accounting.accounts import Statement
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import SECOND, Instant
+from batchyard.dashboard.access import Scope, Sight
+from batchyard.dashboard.data_source import Model, Query, Source, Standing
+from batchyard.dashboard.history import History
+from batchyard.dashboard.models.costs import costs
+from batchyard.dashboard.models.nodes import node, nodes
+from batchyard.dashboard.models.overview import cohorts, overview
+from batchyard.dashboard.models.queues import queue
+from batchyard.dashboard.models.timeline import timeline
+from batchyard.dashboard.models.workload import workload, workloads
+from batchyard.dashboard.workload_list_cache import Roster
+from batchyard.interfaces.client import Reader
+
+View: TypeAlias = Callable[[Source, Scope, Query], Model | None]
+
+VIEWS: Final[Mapping[str, View]] = {
+    "overview": overview,
+    "cohorts": cohorts,
+    "queue": queue,
+    "workloads": workloads,
+    "workload": workload,
+    "timeline": timeline,
+    "nodes": nodes,
+    "node": node,
+    "costs": costs,
+}
+
+
+def no_costs() -> Statement | None:
+    """What machines cost is told by CostRecords, if at all."""
+    return None
+
+
+class Time(NamedTuple):
+    """What time it is for the platform, and how much faster than the clock's it runs; 0: it stands still."""
+
+    now: Callable[[], Instant]
+    speed: float
+
+
+class Pages:
+    """See the module. `whole`: lists are not cut to what fits on a screen, as in a report that nobody can ask again."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        standing: Standing,
+        history: History,
+        time: Time,
+        costs: Callable[[], Statement | None] = no_costs,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._reader = reader
+        self._standing = standing
+        self._history = history
+        self._time = time
+        self._costs = costs
+        self._whole = whole
+        self._roster = Roster()
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind."""
+        return self._reader.list(kind)
+
+    def model(self, view: str, query: Query, sight: Sight) -> Model | None:
+        """A view for somebody; None where there is none, or nothing that he may see of it."""
+        make = VIEWS.get(view)
+        if make is None:
+            return None
+        self._standing.snapshot.settle()
+        source = Source(
+            self._reader,
+            self._standing,
+            self._history,
+            self._roster,
+            self._time.now(),
+            self._costs(),
+            self._whole,
+        )
+        return make(source, Scope(sight), query)
+
+    def time(self) -> Model:
+        """What time it is for the platform, and how fast it runs: what ages are counted by."""
+        return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}

@@ -1,0 +1,70 @@
+"""A report: the page as one file that needs nothing else, with the models of a run that is over in it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.dashboard.access import Everything
+from batchyard.dashboard.assets import INDEX, SCRIPTS, STYLE, asset
+from batchyard.dashboard.pages import Pages
+
+#: Of how many there is a page of its own; lists and time lines have the rest too, up to a bound.
+DETAILS_MAX: Final = 5000
+_ALL: Final = {"last": "all"}
+_IMPORT: Final = re.compile(r"^import .*\n", re.MULTILINE)
+_PRELOAD: Final = re.compile(r"^<link rel=\"modulepreload\".*\n", re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
+_encode = msgspec.json.Encoder().encode
+
+
+def report(pages: Pages) -> str:
+    """The report of all that pages show."""
+    told = _encode({**pages.time(), "models": _models(pages)}).decode()
+    embedded = told.replace("<", "\\u003c")  # JSON may be written so, and no browser takes it for the end of a script
+    style = f"<style>\n{_text(STYLE)}</style>"
+    data = f'<script type="application/json" id="report">{embedded}</script>'
+    script = f'<script type="module">\n{script_of_all()}</script>'
+    page = _PRELOAD.sub("", _text(INDEX))
+    for found, instead in (
+        ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
+        ('<link rel="stylesheet" href="style.css">', style),
+        ('<script type="module" src="js/app.js"></script>\n', ""),
+        ("</body>", f"{data}\n{script}\n</body>"),
+    ):
+        assert found in page, "the page is as this expects it"
+        page = page.replace(found, instead)
+    return page
+
+
+def script_of_all() -> str:
+    """All scripts as one: each name is there once in all of them, so that none needs to be imported."""
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", _text(f"js/{name}"))) for name in SCRIPTS)
+
+
+def _text(name: str) -> str:
+    found = asset(name)
+    assert found is not None, "the files are part of the package"
+    return found.content.decode()
+
+
+def _models(pages: Pages) -> dict[str, Any]:
+    everything = Everything()
+    models: dict[str, Any] = {
+        view: pages.model(view, {}, everything) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
+    }
+    models["timeline"] = {by: pages.model("timeline", {"by": by, **_ALL}, everything) for by in ("flavor", "node")}
+    for view, kind in (("queue", scheme.CLUSTER_QUEUE), ("node", scheme.NODE), ("workload", scheme.WORKLOAD)):
+        models[view] = {
+            "/".join(query.values()): pages.model(view, query, everything) for query in _queries(pages, kind)
+        }
+    return models
+
+
+def _queries(pages: Pages, kind: str) -> Iterator[dict[str, str]]:
+    """What is asked for the page of each object of a kind."""
+    for obj in pages.objects(kind)[:DETAILS_MAX]:
+        namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
+        yield {"namespace": namespace, "name": name} if namespace else {"name": name}

@@ -1,0 +1,78 @@
+"""All Workloads as lists need them, made once for each revision of each: so ten thousand take a few milliseconds."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.dashboard.formatting import owner_of, state_of
+from batchyard.interfaces.client import Reader
+
+_ORDER: Final = attrgetter("order")
+
+
+class Entry:
+    """One Workload."""
+
+    __slots__ = ("namespace", "obj", "order", "state", "text", "view")
+
+    def __init__(self, obj: Obj) -> None:
+        self.obj = obj
+        self.view: WorkloadView = workload_view(obj)
+        self.namespace = self.view.namespace
+        self.state = state_of(self.view, obj)
+        #: The latest is the largest.
+        self.order = self.view.created, self.view.key
+        owner = owner_of(obj)
+        #: What it is searched by: its own name and that of what it stands for.
+        self.text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
+
+    def read(self, obj: Obj) -> None:
+        """It has another revision: neither its name nor its age is another."""
+        self.obj, self.view = obj, workload_view(obj)
+        self.state = state_of(self.view, obj)
+
+
+class Roster:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Entry] = {}
+        self._latest_first: list[Entry] = []
+        #: What was there when somebody looked last.
+        self._seen: Sequence[Obj] = ()
+
+    def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[Entry]:
+        """The Workloads of some namespaces, or, for None, of all; the latest first."""
+        self._refresh(reader.list(scheme.WORKLOAD))
+        if namespaces is None:
+            return self._latest_first
+        wanted = frozenset(namespaces)
+        return [entry for entry in self._latest_first if entry.namespace in wanted]
+
+    def _refresh(self, objs: Sequence[Obj]) -> None:
+        """Look at what is another object than it was, and at nothing else: most are not, and memory is slow."""
+        if objs is self._seen:
+            return
+        before, self._seen = self._seen, objs
+        held = frozenset(map(id, before))  # which are nobody else's while `before` holds them
+        known, fresh = self._known, list[Entry]()
+        for obj in objs:
+            if id(obj) in held:
+                continue
+            uid = obj["metadata"]["uid"]
+            entry = known.get(uid)
+            if entry is None:
+                known[uid] = entry = Entry(obj)
+                fresh.append(entry)
+            else:
+                entry.read(obj)
+        latest_first = self._latest_first
+        if len(known) > len(objs):
+            there = frozenset(map(id, objs))
+            self._known = known = {uid: entry for uid, entry in known.items() if id(entry.obj) in there}
+            latest_first = [entry for entry in latest_first if entry.view.uid in known]
+        if fresh or latest_first is not self._latest_first:
+            self._latest_first = sorted([*latest_first, *fresh], key=_ORDER, reverse=True)

@@ -1,0 +1,1 @@
+"""PodDisruptionBudgets: which disruptions are allowed."""

@@ -1,0 +1,327 @@
+"""A Workload that has quota, or is done: what it still waits for, where it runs, who could preempt it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj
+from batchyard.api.views import pod_lifecycle as pods
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.base.instant import Instant
+from batchyard.explain.blockers import Occupant, occupants_of, selected_nodes
+from batchyard.explain.capacity import CAPACITY, LIMITS, TOPOLOGY, Capacity, limit_among_nodes
+from batchyard.explain.document import Asker, Binding, Part, slim
+from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, least_between, merge_patch
+from batchyard.explain.subjects import pods_of
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.quota import is_within_nominal
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.checks import READY, checks_of
+
+# --- node changes ---
+#
+# What would give nodes to pods that have none: more machines, fewer pods, the end of others. Each is tried out.
+
+
+_ENDED_MAX: Final = 4
+_PLAIN_LOOKED_AT: Final = 16
+
+
+def node_changes(
+    pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
+) -> Iterator[Proposal]:
+    """All of them. `pods` are those without a node."""
+    yield from _more_machines(pods, capacity)
+    yield from _fewer_pods(pods, capacity)
+    yield from _ends(pods, occupants, capacity, asker)
+
+
+def _more_machines(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
+    """The fewest more machines of a pool with which all have a node."""
+    for group in capacity.groups():
+        if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_made(group, 1)):
+            continue
+        count = _least(partial(_would_do, pods, capacity, group), len(pods))
+        if count:
+            text = f"{count} more machine{'s' * (count > 1)} of pool {group.name.pool} ({group.machine.name})"
+            yield Proposal(NODES, text, _grown(group, count, capacity))
+
+
+def _would_do(pods: Sequence[PodView], capacity: Capacity, group: NodeGroup, count: int) -> bool:
+    return capacity.has_room_for(pods, with_nodes=_made(group, count))
+
+
+def _grown(group: NodeGroup, count: int, capacity: Capacity) -> Sequence[Patch]:
+    """How to let a pool have so many more; nothing where that is in several zones at once."""
+    name, spec = group.name.pool, group.pool["spec"]
+    if group.is_autoscaled:
+        field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
+        most = group.total.most if field == "totalMax" else group.size.most
+        fields: dict[str, Any] = {"autoscaling": {field: most + count}}
+    elif capacity.zones_of(name) == 1:
+        fields = {"nodeCount": int(spec.get("nodeCount", 0)) + count}
+    else:
+        return ()
+    return (merge_patch("NodePool", name, {"spec": fields}),)
+
+
+def _fewer_pods(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
+    """How many of them would have a node together."""
+    count = _least(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
+    if count:
+        yield Proposal(SIZE, f"with {count} pods fewer the other {len(pods) - count} would have nodes", ())
+
+
+def _ends(
+    pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
+) -> Iterator[Proposal]:
+    """Who would have to end: as few of them as the largest make do, none of whom could be spared."""
+
+    def will_do(chosen: Sequence[Occupant]) -> bool:
+        return capacity.has_room_for(pods, without=[uid for each in chosen for uid in each.pods])
+
+    chosen: list[Occupant] = []
+    for occupant in [each for each in occupants[:_PLAIN_LOOKED_AT] if each.key][:_ENDED_MAX]:
+        chosen.append(occupant)
+        if will_do(chosen):
+            break
+    else:
+        return
+    for occupant in list(chosen):
+        spared = [each for each in chosen if each is not occupant]
+        if spared and will_do(spared):
+            chosen = spared
+    names = [asker.name_of(each.key) for each in chosen]
+    keys = [each.key.partition("/") for each in chosen]
+    patches = [merge_patch("Workload", name, {"spec": {"active": False}}, namespace) for namespace, _, name in keys]
+    is_told = names == [each.key for each in chosen]
+    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_told else ())
+
+
+def _made(group: NodeGroup, count: int) -> list[NodeView]:
+    return [group.node(f"{group.id}-imagined-{number}") for number in range(count)]
+
+
+def _least(will_do: Callable[[int], bool], most: int) -> int:
+    """The least number from 1 that will do; 0 if not even the most will."""
+    if most < 1 or not will_do(most):
+        return 0
+    return least_between(will_do, 1, most)
+
+
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+RUNNING: Final = "Running"
+EVICTED: Final = "Evicted"
+FINISHED: Final = "Finished"
+CHECK: Final = "admissionCheck"
+STARTING: Final = "starting"
+_SHOWN_MAX: Final = 5
+
+
+class AdmittedWorkloads:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, reader: Reader, capacity: Capacity | None) -> None:
+        self._index = index
+        self._reader = reader
+        self._capacity = capacity
+
+    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+        """The parts of the document."""
+        admission = (workload.get("status") or {}).get("admission") or {}
+        part: Part = slim(clusterQueue=admission.get("clusterQueue", ""), admission=_assigned(admission))
+        view = workload_view(workload)
+        part["priority"] = view.priority
+        evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
+        if evicted is not None and evicted["status"] == "True":
+            told = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
+            return {**part, "state": EVICTED, "summary": told, "facts": {"since": evicted["lastTransitionTime"]}}
+        if admitted is None or admitted["status"] != "True":
+            return {**part, "state": QUOTA_RESERVED, **self._checked(workload)}
+        part["facts"] = slim(since=admitted["lastTransitionTime"], preemptible=self._preemptible(view))
+        return {**part, **self._placed(workload, admitted, now, asker)}
+
+    # --- admission checks ---
+
+    def _checked(self, workload: Obj) -> Part:
+        checks = [slim(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)]
+        requests = [
+            slim(kind=each["kind"], name=_name(each), told=_conditions_text(each)) for each in self._requests(workload)
+        ]
+        part = slim(checks=checks, requests=requests)
+        waiting = [check for check in checks_of(workload) if check["state"] != READY]
+        if not waiting:
+            return {**part, "summary": "it has quota, and is admitted next"}
+        first = waiting[0]
+        said = f": {first['message']}" if first.get("message") else ""
+        told = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){said}"
+        return {**part, "summary": told, "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document()}
+
+    def _requests(self, workload: Obj) -> list[Obj]:
+        metadata = workload["metadata"]
+        owned = self._reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
+        return [each for each in owned if each["kind"] == "ProvisioningRequest"]
+
+    # --- pods and nodes ---
+
+    def _placed(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, asker: Asker) -> Part:
+        found = pods_of(workload, self._reader)
+        since = admitted["lastTransitionTime"]
+        if not found:
+            if is_true(workload, "PodsReady") or not _has_owner(workload):
+                return {"state": RUNNING, "summary": f"it runs since {since}"}
+            return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not made yet, or have ended"}
+        if self._capacity is not None and not all(map(pods.node_of, found)):
+            return self._without_nodes(workload, found, now, asker)
+        starting = [pod for pod in found if not pods.is_ready(pod)]
+        nodes = sorted({node: None for pod in found if (node := pods.node_of(pod))})
+        where = f" on {_some(nodes)}" if nodes else ""
+        if starting:
+            told = _container_text(starting[0]) or "its containers start"
+            text = f"{len(starting)} of {len(found)} pods are not ready{where}: {told}"
+            binding = Binding(STARTING, text, "Pod", _name(starting[0]))
+            return {"state": ADMITTED, "summary": text, "binding": binding.document()}
+        wanted = sum(holding.pods for holding in workload_view(workload).holdings)
+        missing = f" of {wanted}" if wanted > len(found) else ""
+        return {"state": RUNNING, "summary": f"it runs since {since}: {len(found)}{missing} pods{where}"}
+
+    def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: Asker) -> Part:
+        unplaced = [pod for pod in found if not pods.node_of(pod)]
+        scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
+        word = next(iter(autoscaler), "")
+        assert self._capacity is not None, "where there are no nodes nobody lacks one"
+        waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(word, now)
+        why = next(iter(scheduler), "nobody has looked at them yet")
+        if limit == CAPACITY:
+            is_selected = bool(selected_nodes(pod_view(unplaced[0]), self._reader))
+            limit = limit_among_nodes(why, word, is_selected=is_selected)
+        text = f"admitted, but {len(unplaced)} of {len(found)} pods have no node: {why}"
+        texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler.items()]
+        texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler.items()]
+        texts += [f"autoscaler waits for: {each}" for each in waits_for]
+        nodes = slim(unplaced=len(unplaced), pods=len(found), text=texts, waitsFor=waits_for)
+        flavor = _flavor_of(workload)
+        kind, where = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
+        binding = Binding(limit, word or why, kind, where, flavor)
+        told = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
+        holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
+        shown = [each._replace(flavor=flavor).document(asker) for each in holders[:_SHOWN_MAX]]
+        told |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        if limit in {CAPACITY, LIMITS, TOPOLOGY}:
+            asked = node_changes([pod_view(each) for each in unplaced], holders, self._capacity, asker)
+            told |= slim(changes=[each.document() for each in asked])
+        return told
+
+    def _autoscaler_text(self, pod: Obj) -> str:
+        return "" if self._capacity is None else self._capacity.told_about(pod["metadata"].get("uid", ""))
+
+    # --- who could preempt it ---
+
+    def _preemptible(self, view: WorkloadView) -> str:
+        """By whom it could be preempted, in a line."""
+        held = self._index.snapshot.holder(view.key)
+        if held is None:
+            return ""
+        queue = held.queue
+        own = queue.view.preemption.within_cluster_queue
+        parts = []
+        if own != "Never":
+            above = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in own else "")
+            parts.append(f"in {queue.name} by {above}")
+        if queue.node.parent is not None:
+            frs = [fr for fr, _ in held.usage]
+            borrows = not is_within_nominal(queue.node, frs)
+            others = [
+                each.name
+                for each in self._index.snapshot.queues_below(queue.node.path[0])
+                if each is not queue and each.view.preemption.reclaim_within_cohort != "Never"
+            ]
+            if borrows and others:
+                parts.append(f"by {', '.join(others[:_SHOWN_MAX])} for quota that {queue.name} borrows")
+        return "; ".join(parts) or "by nobody as things stand"
+
+
+def ended(workload: Obj) -> Part:
+    """A Workload that is done."""
+    finished = find_condition(workload, "Finished")
+    assert finished is not None
+    told = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
+    return {"state": FINISHED, "summary": told.rstrip(": ")}
+
+
+def _assigned(admission: Mapping[str, Any]) -> list[Part]:
+    return [
+        slim(name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage"))
+        for each in admission.get("podSetAssignments") or ()
+    ]
+
+
+def _conditions_text(request: Obj) -> str:
+    """The conditions of a request for capacity in a line."""
+    conditions = (request.get("status") or {}).get("conditions") or ()
+    told = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
+    return "; ".join(told) or "nobody has accepted it yet"
+
+
+def _container_text(pod: Obj) -> str:
+    """What the containers of a pod wait for, or how they ended."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = status.get("state") or {}
+        for kind in ("waiting", "terminated"):
+            if kind in state:
+                said = [state[kind][field] for field in ("reason", "message") if state[kind].get(field)]
+                return f"container {status['name']} {kind}: {': '.join(said)}" if said else ""
+    return ""
+
+
+def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
+    """What is to be said of one pod: where it is, and what keeps it from running."""
+    told = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
+    return slim(
+        phase=(pod.get("status") or {}).get("phase", "Pending"),
+        node=pods.node_of(pod),
+        gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
+        scheduler=_scheduler_text(pod),
+        autoscaler=told,
+        containers=_container_text(pod),
+    )
+
+
+def _scheduler_text(pod: Obj) -> str:
+    """What kube-scheduler says of a pod that it has no node for."""
+    scheduled = find_condition(pod, "PodScheduled")
+    return str(scheduled.get("message", "")) if scheduled is not None and scheduled["status"] != "True" else ""
+
+
+def _counted(texts: Iterable[str]) -> dict[str, int]:
+    """How often each text is there that says something, the most frequent first."""
+    counts: dict[str, int] = {}
+    for text in filter(None, texts):
+        counts[text] = counts.get(text, 0) + 1
+    return dict(sorted(counts.items(), key=lambda each: -each[1]))
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{', '.join(names[:_SHOWN_MAX])}{more}"
+
+
+def _flavor_of(workload: Obj) -> str:
+    """The flavor that its first pod set was given."""
+    assigned = _assigned((workload.get("status") or {}).get("admission") or {})
+    return next((str(flavor) for each in assigned for flavor in (each.get("flavors") or {}).values()), "")
+
+
+def _has_owner(workload: Obj) -> bool:
+    return bool(workload["metadata"].get("ownerReferences"))
+
+
+def _name(obj: Obj) -> str:
+    name: str = obj["metadata"]["name"]
+    return name

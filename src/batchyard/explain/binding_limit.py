@@ -1,0 +1,142 @@
+"""Which limit stands in the way of an amount: walked up the cohort tree as the arithmetic of quota does it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.explain.flavor_breakdown import Ask, Look, PodSetLooks
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.flavor_requests import TAINT, rule_of
+from batchyard.scheduling.granular_mode import Possibility
+from batchyard.scheduling.quota import QuotaNode, available
+
+NOMINAL: Final = "nominal"
+BORROWING: Final = "borrowing"
+LENDING: Final = "lending"
+MAXIMUM: Final = "maximum"
+
+
+class Bound(NamedTuple):
+    """The limit that binds, where it is written down, and how much is lacking there."""
+
+    limit: str
+    node: QuotaNode
+    missing: int
+
+
+class Kept(NamedTuple):
+    """Unused quota that a node does not lend."""
+
+    node: QuotaNode
+    amount: int
+
+
+def bound_of(node: QuotaNode, fr: int, amount: int) -> Bound:
+    """What stands in the way of so much; only for an amount that is not there.
+
+    From the node up, the first whose borrowing limit leaves less room than there is above it. If there is none, all
+    that the tree has is in use or kept back: it is a lending limit if what others keep would do, and else the nominal
+    quota, of the node itself if that alone uses more than its own.
+    """
+    if amount > node.potential[fr]:
+        return Bound(MAXIMUM, _capping(node, fr), amount - node.potential[fr])
+    missing = amount - available(node, fr)
+    for step in reversed(node.path[1:]):
+        ceiling = step.borrowing_ceiling[fr]
+        if ceiling is not None and ceiling - max(0, step.usage[fr] - step.local[fr]) < _free(step.parent, fr):
+            return Bound(BORROWING, step, missing)
+    kept = kept_back(node, fr)
+    if kept and sum(each.amount for each in kept) >= missing:
+        return Bound(LENDING, kept[0].node, missing)
+    is_own = node.parent is None or node.usage[fr] >= node.subtree[fr]
+    return Bound(NOMINAL, node if is_own else node.path[0], missing)
+
+
+def kept_back(node: QuotaNode, fr: int) -> list[Kept]:
+    """What others in the tree have, do not use and do not lend; most first."""
+    found = [
+        Kept(each, each.local[fr] - each.usage[fr]) for each in _others(node) if each.lending_limit.get(fr) is not None
+    ]
+    found = [each for each in found if each.amount > 0]
+    return sorted(found, key=lambda each: (-each.amount, each.node.name))
+
+
+def _others(node: QuotaNode) -> Iterator[QuotaNode]:
+    """All nodes of the tree but those on the way from the root to this one."""
+    own = dict.fromkeys(node.path)
+    nodes = [node.path[0]]
+    for step in nodes:
+        nodes.extend(step.children.values())
+        if step not in own:
+            yield step
+
+
+def _free(node: QuotaNode | None, fr: int) -> int:
+    return 0 if node is None else available(node, fr)
+
+
+def _capping(node: QuotaNode, fr: int) -> QuotaNode:
+    """Where the most that a node could ever have is decided: the lowest borrowing limit that cuts it, or the root."""
+    for step in reversed(node.path[1:]):
+        limit = step.borrowing_limit.get(fr)
+        above = step.parent.potential[fr] if step.parent is not None else 0
+        if limit is not None and step.subtree[fr] + limit < step.local[fr] + above:
+            return step
+    return node.path[0] if node.parent is not None else node
+
+
+# --- binding ---
+#
+# Which limit keeps a Workload waiting: exactly one, that of the flavor in which it is nearest to fitting.
+#
+# In each resource group that flavor counts in which the least stands against it; of several groups the one in which the
+# most does, as for the reason of the QuotaReserved condition.
+
+
+UNCOVERED: Final = "misconfigured"
+
+
+class Shortage(NamedTuple):
+    """What stands in the way, and where."""
+
+    pod_set: str
+    #: The rule that rules the flavor out, or the limit that binds.
+    limit: str
+    look: Look | None
+    ask: Ask | None
+    bound: Bound | None
+    #: A resource that the ClusterQueue does not have.
+    unavailable: str = ""
+
+
+def shortage_of(looks: Sequence[PodSetLooks], queue: ClusterQueue) -> Shortage | None:
+    """What stands in the way; None if nothing does."""
+    found: list[tuple[tuple[int, float], Shortage]] = []
+    for pod_set in looks:
+        if pod_set.unavailable:
+            return Shortage(pod_set.name, UNCOVERED, None, None, None, pod_set.unavailable)
+        for group in pod_set.groups():
+            nearest = min(group, key=_distance)
+            if not nearest.fits:
+                found.append((_distance(nearest), _shortage(pod_set.name, nearest, queue)))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _distance(look: Look) -> tuple[int, float]:
+    """How far a flavor is from fitting: what sort of thing is against it, then what share of what is asked lacks."""
+    lack = max((ask.missing / ask.total for ask in look.asks if ask.total), default=0.0)
+    if look.fits:
+        return 0, 0.0
+    if look.obstacle:
+        return 4 if rule_of(look.obstacle) == TAINT else 5, lack
+    if look.exceeds:
+        return 3, lack
+    return 1 if look.possibility in {Possibility.PREEMPT, Possibility.RECLAIM} else 2, lack
+
+
+def _shortage(pod_set: str, look: Look, queue: ClusterQueue) -> Shortage:
+    if look.obstacle:
+        return Shortage(pod_set, rule_of(look.obstacle), look, None, None)
+    short = [ask for ask in look.asks if ask.missing]
+    ask = max(short, key=lambda each: (each.total > each.most, each.missing / each.total))
+    bound = bound_of(queue.node, ask.fr, ask.total)
+    return Shortage(pod_set, bound.limit, look, ask, bound)

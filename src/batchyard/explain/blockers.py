@@ -1,0 +1,205 @@
+"""What keeps a Workload from being looked at by the scheduler at all, in the order in which it is to be mended."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, label
+from batchyard.api.quantity import format_amount
+from batchyard.api.times import format_time
+from batchyard.api.views.pod_lifecycle import is_terminal
+from batchyard.api.views.pods import PODS, PodView, pod_view
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.explain.document import Asker, Binding, Part, slim
+from batchyard.explain.subjects import workload_of
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling import messages
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Decision, Head, Wait
+from batchyard.scheduling.pending_queue import must_wait
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.workload import checks as admission_checks
+from batchyard.scheduling.workload import lifecycle, pending_reason
+from batchyard.scheduling.workload.lifecycle import WAITING_FOR_PODS_READY
+
+STOPPED = "stopped"
+MISCONFIGURED = "misconfigured"
+BACKOFF = "backoff"
+GATED = "gated"
+CHECK = "admissionCheck"
+PODS_READY = "podsReady"
+
+
+def queues_of(workload: Obj, reader: Reader) -> pending_reason.Queues:
+    """The queues of a Workload, as far as they are there."""
+    namespace = workload["metadata"].get("namespace", "")
+    local = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
+    found = pending_reason.Queues(local, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
+    name = found.cluster_queue_name
+    return found._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
+
+
+def blocker_of(workload: Obj, queues: pending_reason.Queues, index: AdmissionIndex) -> Binding | None:
+    """What its own state or that of its queues keeps it from; None if nothing does."""
+    name = workload["metadata"]["name"]
+    if not lifecycle.is_active(workload):
+        return Binding(STOPPED, _deactivated(workload), "Workload", name)
+    if lifecycle.is_on_hold(workload):
+        return Binding(GATED, "it is on hold", "Workload", name)
+    found = pending_reason.why_waiting(workload, queues)
+    if found is None or found.reason == messages.PENDING_EVALUATION:
+        return None
+    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(found.reason, GATED)
+    kind, where = _where(workload, queues, limit)
+    return Binding(limit, found.message + _more_of(queues, kind, index), kind, where)
+
+
+def _deactivated(workload: Obj) -> str:
+    evicted = find_condition(workload, "Evicted")
+    cause = f": {evicted['message']}" if evicted is not None and evicted.get("message") else ""
+    return f"it is deactivated (spec.active is false){cause}"
+
+
+def _where(workload: Obj, queues: pending_reason.Queues, limit: str) -> tuple[str, str]:
+    """What is to be mended."""
+    if limit == GATED:
+        return "Workload", workload["metadata"]["name"]
+    local = queues.local_queue
+    if local is None or pending_reason.stop_policy(local) != "None":
+        return "LocalQueue", workload["spec"].get("queueName", "")
+    return "ClusterQueue", queues.cluster_queue_name
+
+
+def _more_of(queues: pending_reason.Queues, kind: str, index: AdmissionIndex) -> str:
+    """What more there is to say of a queue that does not admit, or of one that is not there."""
+    name = queues.cluster_queue_name
+    if kind == "LocalQueue" and queues.local_queue is None:
+        return ""
+    if kind == "ClusterQueue" and name in index.snapshot.queues:
+        ready = index.readiness(name)
+        return "" if ready.active else f": {ready.message}"
+    return ""
+
+
+def held_back(view: WorkloadView, now: Instant) -> Binding | None:
+    """A time or a condition of its own that it waits for."""
+    if not must_wait(view, now):
+        return None
+    if view.requeue_at is not None and view.requeue_at > now:
+        text = f"it was put back, and is tried again at {format_time(view.requeue_at)}"
+    else:
+        text = "its condition Requeued is False: it is not to be tried before that changes"
+    return Binding(BACKOFF, text, "Workload", view.name)
+
+
+def failed_check(workload: Obj) -> Binding | None:
+    """A check that said no, or that it be tried again."""
+    for state in (admission_checks.REJECTED, admission_checks.RETRY):
+        found = admission_checks.in_state(workload, state)
+        if found:
+            return Binding(CHECK, admission_checks.told(found, state), "AdmissionCheck", found[0]["name"])
+    return None
+
+
+def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
+    """The Workload that waits until the pods of others are ready: it is admitted before all that wait in line."""
+    found = [view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+    if not found:
+        return None
+    name = asker.name_of(found[0].key)
+    text = f"it would fit, and {name} is admitted before it, once all admitted workloads are ready"
+    return Binding(PODS_READY, text, "Workload", name)
+
+
+def decision_about(view: WorkloadView, queue: str, index: AdmissionIndex, policy: Policy) -> Decision:
+    """What a cycle decides about it alone, as things stand."""
+    return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
+
+
+def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
+    """What a cycle says that does not even look for flavors."""
+    if not isinstance(decision, Wait) or decision.why.assignment is not None:
+        return None
+    why, queue = decision.why, decision.head.queue
+    if why.reason == messages.MISCONFIGURED:
+        is_own = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
+        kind, name = ("Workload", decision.head.workload.name) if is_own else ("ClusterQueue", queue)
+        return Binding(MISCONFIGURED, why.message, kind, name)
+    if why.reason == messages.SUSPENDED and (found := index.snapshot.queues.get(queue)) is not None and found.in_cycle:
+        told = f"{why.message}: the parents of Cohort {found.view.cohort} lead into a cycle"
+        return Binding(MISCONFIGURED, told, "Cohort", found.view.cohort)
+    if why.reason == messages.SUSPENDED:
+        return Binding(STOPPED, why.message, "ClusterQueue", queue)
+    return None
+
+
+# --- occupants ---
+#
+# Who is on the nodes that pods without a node could use.
+
+
+class Occupant(NamedTuple):
+    """A Workload, or what belongs to none, with what its pods take of those nodes."""
+
+    key: str
+    queue: str
+    priority: int
+    amounts: Mapping[str, int]
+    nodes: Sequence[str]
+    #: Its pods there, by uid.
+    pods: Sequence[str] = ()
+    flavor: str = ""
+
+    def document(self, asker: Asker) -> Part:
+        """As the document tells of who holds something."""
+        holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
+        name = asker.name_of(self.key) if self.key else "pods of no Workload"
+        told = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
+        return {**told, "priority": self.priority, "holds": holds, "borrows": False}
+
+
+def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
+    """The nodes with the labels that a pod selects."""
+    selector = dict(pod.node_selector).items()
+    nodes = reader.list(scheme.NODE)
+    return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
+
+
+def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[Occupant]:
+    """Who is on the nodes with the labels that these pods select; most of the scarcest resource first."""
+    asked = pod_view(unplaced[0])
+    nodes = dict.fromkeys(selected_nodes(asked, reader))
+    wanted = [resource for resource, _ in asked.requests if resource != PODS]
+    scarce = next((each for each in wanted if "/" in each), wanted[0] if wanted else PODS)
+    found: dict[str, Occupant] = {}
+    for pod in reader.list(scheme.POD):
+        view = pod_view(pod)
+        if view.node_name in nodes and not is_terminal(pod) and dict(view.requests).get(scarce):
+            _count(found, pod, view, (wanted, reader))
+    own = f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
+    others = [each for key, each in found.items() if key != own]
+    held = [(snapshot.holder(each.key), each) for each in others]
+    told = [
+        each if holder is None else each._replace(queue=holder.queue.name, priority=holder.priority)
+        for holder, each in held
+    ]
+    return sorted(told, key=lambda each: (-each.amounts.get(scarce, 0), each.key))
+
+
+def _count(found: dict[str, Occupant], pod: Obj, view: PodView, asked: tuple[Sequence[str], Reader]) -> None:
+    wanted, reader = asked
+    name = label(pod, well_known.WORKLOAD)
+    if name is None:
+        workload = workload_of(pod, reader).workload
+        name = workload["metadata"]["name"] if workload is not None else ""
+    key = f"{view.namespace}/{name}" if name else ""
+    known = found.get(key) or Occupant(key, "", view.priority, {}, ())
+    amounts = dict(known.amounts)
+    for resource, amount in view.requests:
+        if resource in wanted:
+            amounts[resource] = amounts.get(resource, 0) + amount
+    nodes = list(dict.fromkeys([*known.nodes, view.node_name]))
+    found[key] = known._replace(amounts=amounts, nodes=nodes, pods=[*known.pods, view.uid])

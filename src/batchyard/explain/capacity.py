@@ -1,0 +1,97 @@
+"""What the autoscaler says of pods without a node, and what it waits for itself."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from batchyard.api.times import format_time
+from batchyard.autoscaler.controller import Autoscaler
+from batchyard.autoscaler.expander import Backoff
+from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.node_groups_state import FULL, IN_BACKOFF
+from batchyard.base.instant import Instant
+from batchyard.placement.controller import PlacementController
+
+STOCK_OUT: Final = "stockOut"
+CLOUD_QUOTA: Final = "cloudQuota"
+LIMITS: Final = "autoscalerLimits"
+BOOTING: Final = "booting"
+CAPACITY: Final = "nodeCapacity"
+TOPOLOGY: Final = "topology"
+TAINT: Final = "taint"
+AFFINITY: Final = "affinity"
+#: In kube-scheduler's words: a node that fails one of the filters that come last has room.
+_APART: Final = (
+    "without room for the whole Job",
+    "anti-affinity rules",
+    "pod affinity rules",
+    "topology spread constraints",
+)
+_TAKEN: Final = ("Insufficient", "Too many pods", FULL)
+_TRIGGERED: Final = "pod triggered scale-up"
+_LIMITED: Final = "exceeded quota"
+_QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
+_SHOWN_MAX: Final = 5
+
+
+def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> str:
+    """Which limit both mean by what they say of a pod; `is_selected`: there is a node with the labels it selects."""
+    if any(words in scheduler for words in _APART):
+        return TOPOLOGY
+    if any(words in text for words in _TAKEN for text in (scheduler, autoscaler)):
+        return CAPACITY
+    if "untolerated taint" in scheduler and is_selected:
+        return TAINT
+    return AFFINITY if "node affinity/selector" in scheduler else CAPACITY
+
+
+class Capacity:
+    """See the module."""
+
+    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
+        self._index = index
+        self._autoscaler = autoscaler
+        self.has_room_for = placement.has_room_for
+
+    def groups(self) -> Sequence[NodeGroup]:
+        """The node groups there are, one of each pool."""
+        return [groups[0] for groups in self._index.groups.values() if groups]
+
+    def zones_of(self, pool: str) -> int:
+        """In how many zones a pool is."""
+        return len(self._index.groups.get(pool, ()))
+
+    def told_about(self, pod: str) -> str:
+        """What a pod, by its uid, was told last; '' if nothing."""
+        return self._autoscaler.told_about(pod)
+
+    def limit_of(self, told: str, now: Instant) -> tuple[str, str]:
+        """Which limit such words are about, and the pool it is about; '' where that is not to be said."""
+        if told.startswith(_TRIGGERED):
+            return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
+        if IN_BACKOFF in told:
+            backoffs = self._backoffs(now)
+            codes = {each.code for _, each in backoffs}
+            pool = backoffs[0][0].partition("/")[0] if backoffs else ""
+            return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
+        return (LIMITS if _LIMITED in told and FULL not in told else CAPACITY), ""
+
+    def waits_for(self, now: Instant) -> list[str]:
+        """What it waits for: machines that boot, and groups that are left alone for a while."""
+        coming: dict[str, list[Instant]] = {}
+        for machine in self._index.machines.coming.values():
+            coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
+        told = [
+            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} asked for, the first at {format_time(min(born))}"
+            for where, born in sorted(coming.items())
+        ]
+        told += [
+            f"pool {where}: {each.code}; it is tried again after {format_time(each.until)}"
+            for where, each in self._backoffs(now)
+        ]
+        return told[:_SHOWN_MAX]
+
+    def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+        """Those that last; where none does, those that ended, for nobody has looked again since."""
+        every = sorted(self._index.backoffs.items())
+        return [(where, each) for where, each in every if each.until > now] or every

@@ -1,0 +1,139 @@
+"""The document that answers `why`: its parts, made of what was found out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api.quantity import format_amount
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.explain.flavor_breakdown import Ask, Look, PodSetLooks
+from batchyard.scheduling.flavor_requests import rule_of
+from batchyard.scheduling.granular_mode import Possibility
+from batchyard.scheduling.preemption.alternatives import Holder
+from batchyard.scheduling.quota import QuotaNode, available
+from batchyard.scheduling.snapshot import Snapshot
+
+API_VERSION: Final = "batchyard.dev/v1alpha1"
+KIND: Final = "Explanation"
+
+Part: TypeAlias = dict[str, Any]
+
+_VERDICTS: Final = {
+    Possibility.NO_FIT: "short",
+    Possibility.NO_CANDIDATES: "nobodyToPreempt",
+    Possibility.PREEMPT: "preempts",
+    Possibility.RECLAIM: "reclaims",
+    Possibility.FIT: "fits",
+}
+
+
+class Binding(NamedTuple):
+    """The one thing that is waited for."""
+
+    limit: str
+    message: str
+    kind: str = ""
+    name: str = ""
+    flavor: str = ""
+    resource: str = ""
+    missing: str = ""
+
+    def document(self) -> Part:
+        """As the document has it."""
+        where = {"kind": self.kind, "name": self.name} if self.kind else None
+        return slim(
+            limit=self.limit,
+            where=where,
+            flavor=self.flavor,
+            resource=self.resource,
+            missing=self.missing,
+            message=self.message,
+        )
+
+
+class Asker(NamedTuple):
+    """Who asks: what he may read. Workloads of other namespaces are told without their names."""
+
+    may_read: Callable[[str], bool]
+
+    def name_of(self, key: str) -> str:
+        """A Workload by its key, if he may read it."""
+        return key if self.may_read(key.partition("/")[0]) else "a Workload of another namespace"
+
+
+def slim(**fields: Any) -> Part:
+    """The fields that say something."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
+
+
+def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetLooks]) -> list[Part]:
+    """What each pod set finds in each flavor, at each level of the cohort tree."""
+    return [
+        slim(
+            name=each.name,
+            count=each.pods,
+            unavailable=each.unavailable,
+            flavors=[_flavor(snapshot, node, look) for look in each.looks],
+        )
+        for each in looks
+    ]
+
+
+def _flavor(snapshot: Snapshot, node: QuotaNode, look: Look) -> Part:
+    verdict = rule_of(look.obstacle) if look.obstacle else _VERDICTS[look.possibility]
+    if not look.obstacle and look.exceeds:
+        verdict = "exceedsMaximum"
+    resources = [_resource(snapshot, node, ask) for ask in look.asks]
+    return slim(flavor=look.flavor, verdict=verdict, obstacle=look.obstacle, resources=resources)
+
+
+def _resource(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
+    levels = [_level(snapshot, step, ask) for step in reversed(node.path)]
+    missing = format_amount(ask.resource, ask.missing) if ask.missing else ""
+    return slim(resource=ask.resource, asked=format_amount(ask.resource, ask.total), missing=missing, levels=levels)
+
+
+def _level(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
+    def told(amount: int | None) -> str | None:
+        return None if amount is None else format_amount(ask.resource, amount)
+
+    return slim(
+        kind=kind_of(snapshot, node),
+        name=node.name,
+        nominal=told(node.nominal.get(ask.fr, 0)),
+        subtree=told(node.subtree[ask.fr]),
+        used=told(node.usage[ask.fr]),
+        available=told(available(node, ask.fr)),
+        borrowingLimit=told(node.borrowing_limit.get(ask.fr)),
+        lendingLimit=told(node.lending_limit.get(ask.fr)),
+    )
+
+
+def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
+    """Whether a node is a ClusterQueue or a Cohort."""
+    return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
+
+
+def holder_part(snapshot: Snapshot, holder: Holder, asker: Asker, fate: Mapping[str, Any]) -> Part:
+    """Who holds what; `fate` is what is to be said of its staying or going."""
+    workload = holder.workload
+    holds = [
+        {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
+        for fr, amount in holder.amounts
+        for flavor, resource in (snapshot.names[fr],)
+    ]
+    return {
+        "workload": asker.name_of(workload.key),
+        "clusterQueue": workload.queue.name,
+        "priority": workload.priority,
+        "holds": holds,
+        "borrows": holder.borrows,
+        "since": format_time(workload.reserved_at),
+        **fate,
+    }
+
+
+def explanation(kind: str, namespace: str, name: str, now: Instant) -> Part:
+    """The beginning of the document."""
+    subject = slim(kind=kind, namespace=namespace, name=name)
+    return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}

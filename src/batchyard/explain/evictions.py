@@ -1,0 +1,93 @@
+"""Of a Workload that lost its quota: why, for whom, and who else might have gone instead."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.explain.document import Asker, Part, slim
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.messages import PreemptionReason, preemptor_uid_of
+from batchyard.scheduling.preemption.alternatives import holders_of, why_it_stays
+from batchyard.scheduling.preemption.context import Request
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+
+_SHOWN_MAX: Final = 4
+_LOOKED_AT_MAX: Final = 50
+
+
+def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: Asker, *, fair_sharing: bool) -> Part:
+    """What is told of its last eviction; nothing if it was not evicted since it last had quota."""
+    evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
+    if evicted is None or evicted["status"] != "True":
+        return {}
+    at = evicted["lastTransitionTime"]
+    if evicted["reason"] != "Preempted" or preempted is None:
+        text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
+        return {"preemption": slim(rule=evicted["reason"], at=at, text=text)}
+    rule = str(preempted["reason"])
+    uid = preemptor_uid_of(str(evicted["message"]))
+    by = _view_of(uid, index)
+    name = _ended_name(uid, reader, asker) if by is None else asker.name_of(by.key)
+    words = PreemptionReason.WORDS.get(rule, rule)
+    alternatives = (
+        [] if by is None else _alternatives(by, workload_view(workload), index, asker, fair_sharing=fair_sharing)
+    )
+    text = f"by {name} at {at}, for {words} ({rule})"
+    return {"preemption": slim(by=name, rule=rule, at=at, text=text, alternatives=alternatives)}
+
+
+def summary_of(part: Mapping[str, Any]) -> str:
+    """How the summary of one that was evicted begins."""
+    told = part.get("preemption") or {}
+    if not told:
+        return ""
+    return f"preempted {told['text']}; " if "by" in told else f"{told['text']}; "
+
+
+def _view_of(uid: str, index: AdmissionIndex) -> WorkloadView | None:
+    """The Workload of that uid, if it is not done."""
+    return next((view for view in index.book.views() if view.uid == uid), None)
+
+
+def _ended_name(uid: str, reader: Reader, asker: Asker) -> str:
+    """One that has ended since."""
+    ended = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
+    if ended is None:
+        return "a Workload that is gone"
+    return asker.name_of(f"{ended['metadata'].get('namespace', '')}/{ended['metadata']['name']}")
+
+
+def _alternatives(
+    preemptor: WorkloadView, victim: WorkloadView, index: AdmissionIndex, asker: Asker, *, fair_sharing: bool
+) -> list[str]:
+    """Others who hold what the preemptor took, each with why it was not taken instead, as things stand now."""
+    held = index.snapshot.holder(preemptor.key)
+    name = held.queue.name if held is not None else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+    queue = index.snapshot.queues.get(name or "")
+    if queue is None:
+        return []
+    index.snapshot.settle()
+    usage = held.usage if held is not None else ()
+    frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
+    request = Request(preemptor, queue, index.snapshot, usage, frs)
+    told = []
+    for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_LOOKED_AT_MAX]:
+        other = holder.workload
+        if other.key in {preemptor.key, victim.key}:
+            continue
+        reason = why_it_stays(request, other, fair_sharing=fair_sharing)
+        text = _later(other, victim) if reason is None else reason.text
+        told.append(f"{asker.name_of(other.key)} was not taken: {text}")
+    return told[:_SHOWN_MAX]
+
+
+def _later(other: Admitted, victim: WorkloadView) -> str:
+    """Why another candidate comes after the victim: by priority, then by how lately it was admitted."""
+    if other.priority != victim.priority:
+        return f"its priority {other.priority} is {'higher' if other.priority > victim.priority else 'lower'}"
+    return f"it has the same priority and quota since {format_time(other.reserved_at)}: the latest goes first"

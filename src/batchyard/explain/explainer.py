@@ -1,0 +1,211 @@
+"""`why`: the document about a Workload, a job, a pod or a ClusterQueue, as things stand."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.quantity import format_amount
+from batchyard.api.times import parse_time
+from batchyard.api.views.pod_lifecycle import is_terminal, phase
+from batchyard.base.instant import MINUTE, Instant, format_age
+from batchyard.explain.admitted import AdmittedWorkloads, ended, pod_part
+from batchyard.explain.blockers import STOPPED
+from batchyard.explain.capacity import Capacity
+from batchyard.explain.document import Asker, Binding, Part, explanation, slim
+from batchyard.explain.evictions import eviction_part, summary_of
+from batchyard.explain.pending import PendingWorkloads
+from batchyard.explain.subjects import workload_of
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.fair_sharing import share_of
+from batchyard.scheduling.messages import WRITE_REFUSED
+from batchyard.scheduling.quota import available
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+
+# --- refusals ---
+#
+# Writes about an object that the API server refuses again and again, as the Events of controllers report them.
+
+
+#: A refused write is retried every minute: an Event that is older than this is of a write that was done since.
+_LASTS: Final = 5 * MINUTE
+
+
+def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
+    """The last refusal of a write about an object, with its age; '' if there is none of the last minutes."""
+    metadata = obj["metadata"]
+    found = {
+        _told_at(event): event["message"]
+        for event in reader.list(scheme.EVENT, metadata.get("namespace") or "default")
+        if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
+    }
+    last = max(found, default=0)
+    return f"{found[last]} ({format_age(max(0, now - last))} ago)" if last and now - last < _LASTS else ""
+
+
+def _told_at(event: Mapping[str, Any]) -> Instant:
+    """When an Event was told last."""
+    told = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return parse_time(told) if told else 0
+
+
+# --- queues ---
+#
+# A ClusterQueue: whether it admits, who is at its front and why that one waits, what it uses, borrows and lends.
+
+
+_SHOWN_MAX: Final = 5
+
+
+class Queues:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, pending: PendingWorkloads) -> None:
+        self._index = index
+        self._pending = pending
+
+    def explain(self, obj: Obj, now: Instant, asker: Asker) -> Part:
+        """The parts of the document."""
+        name = obj["metadata"]["name"]
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
+        if queue is None or waiting is None:
+            return {"state": "Unknown", "summary": "it was made just now, and nobody has looked at it yet"}
+        self._index.snapshot.settle()
+        ready = self._index.readiness(name)
+        part = slim(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quotas(queue))
+        held = len(queue.workloads)
+        part["line"] = slim(of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO")
+        share = share_of(queue.node, self._index.snapshot.names)
+        part["facts"] = slim(
+            waiting=f"{len(waiting)} Workloads", holding=f"{held} Workloads", share=_share(share.rounded, share.weight)
+        )
+        if not ready.active:
+            binding = Binding(STOPPED, ready.message, "ClusterQueue", name)
+            return {**part, "state": "Inactive", "summary": ready.message, "binding": binding.document()}
+        front = waiting.front(1)
+        if not front:
+            told = f"it admits; {held} Workloads hold quota and nobody is in line"
+            more = f", {len(waiting)} wait for a time or a condition of their own" if len(waiting) else ""
+            return {**part, "state": "Active", "summary": told + more}
+        head = asker.name_of(front[0].key)
+        binding_of_head = self._pending.binding_in_line(front[0].key, queue, asker)
+        why = binding_of_head.message if binding_of_head is not None else "it is looked at next"
+        part["facts"] |= {"head": f"{head}: {why}"}
+        part |= {"binding": binding_of_head.document()} if binding_of_head is not None else {}
+        return {**part, "state": "Active", "summary": f"{len(waiting)} wait; at the front {head}: {why}"}
+
+    def _quotas(self, queue: ClusterQueue) -> list[Part]:
+        """What it has of each flavor and resource, uses, borrows, and has lent."""
+        node, told = queue.node, []
+        for fr in node.declared:
+            flavor, resource = self._index.snapshot.names[fr]
+            quota, used, free = node.subtree[fr], node.usage[fr], available(node, fr)
+            lent = max(0, quota - used - max(0, free)) if node.parent is not None else 0
+            figures = {
+                "nominal": node.nominal.get(fr, 0),
+                "used": used,
+                "borrowed": max(0, used - quota),
+                "lent": lent,
+                "available": free,
+            }
+            amounts = {name: format_amount(resource, amount) for name, amount in figures.items()}
+            told.append({"flavor": flavor, "resource": resource, **amounts})
+        return told
+
+
+def _share(share: int, weight: float) -> str:
+    return f"{share} at weight {weight:g}" if share else ""
+
+
+PENDING: Final = "Pending"
+EVICTED: Final = "Evicted"
+INACTIVE: Final = "Inactive"
+UNMANAGED: Final = "Unmanaged"
+
+
+def everywhere(_namespace: str) -> bool:
+    """Who may read all."""
+    return True
+
+
+class Explainer:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader, capacity: Capacity | None = None) -> None:
+        self._index = index
+        self._policy = policy
+        self._reader = reader
+        self._capacity = capacity
+        self._pending = PendingWorkloads(index, policy, reader)
+        self._admitted = AdmittedWorkloads(index, reader, capacity)
+        self._queues = Queues(index, self._pending)
+
+    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = everywhere) -> Part | None:
+        """The document about an object; None if there is no such object.
+
+        Workloads of namespaces that may not be read are told without their names.
+        """
+        obj = self._reader.get(key)
+        if obj is None:
+            return None
+        part = {**explanation(obj["kind"], key.namespace, key.name, now), **self._part(key, obj, now, Asker(may_read))}
+        if refusal := last_refusal(obj, self._reader, now):
+            part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
+        return part
+
+    def _part(self, key: Key, obj: Obj, now: Instant, asker: Asker) -> Part:
+        if key.kind == scheme.CLUSTER_QUEUE:
+            return self._queues.explain(obj, now, asker)
+        if key.kind == scheme.WORKLOAD:
+            return self._workload(obj, now, asker)
+        return self._led(obj, now, asker)
+
+    def _led(self, obj: Obj, now: Instant, asker: Asker) -> Part:
+        """A job or a pod: what is true of its Workload, and of itself."""
+        found, own = workload_of(obj, self._reader), self._own(obj)
+        if found.workload is None:
+            return {
+                "state": UNMANAGED,
+                "summary": own.pop("summary", "") or found.why_not,
+                **own,
+                "facts": {"queue": found.why_not},
+            }
+        part = self._workload(found.workload, now, asker)
+        summary = own.pop("summary", "")
+        facts = {"workload": key_of(found.workload).name, **part.pop("facts", {})}
+        return {**part, **({"summary": summary} if summary else {}), **own, "facts": facts}
+
+    def _own(self, obj: Obj) -> Part:
+        """What is to be said of a pod itself."""
+        if obj["kind"] != "Pod":
+            return {}
+        part = pod_part(obj, self._capacity)
+        own: Part = {"pod": part}
+        if is_terminal(obj):
+            own["summary"] = (
+                f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
+            )
+        elif part.get("scheduler"):
+            told = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
+            own["summary"] = f"the pod has no node: {part['scheduler']}{told}"
+        elif part.get("containers"):
+            own["summary"] = f"the pod is on {part.get('node', 'no node')}; {part['containers']}"
+        elif part.get("node"):
+            own["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
+        return own
+
+    def _workload(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+        if lifecycle.is_finished(workload):
+            return ended(workload)
+        if lifecycle.has_quota_reservation(workload):
+            return self._admitted.explain(workload, now, asker)
+        past = eviction_part(workload, self._index, self._reader, asker, fair_sharing=self._policy.fair_sharing)
+        found = self._pending.explain(workload, now, asker)
+        state = EVICTED if past else PENDING
+        if not lifecycle.is_active(workload):
+            state = INACTIVE
+        summary = f"{summary_of(past)}it waits: {found['binding']['message']}"
+        return {"state": state, "summary": summary, **past, **found}

@@ -1,0 +1,352 @@
+"""Why a Workload without quota waits: the one limit that binds, who holds what is lacking, and what would admit it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.explain import blockers
+from batchyard.explain.binding_limit import BORROWING, LENDING, MAXIMUM, NOMINAL, Shortage, shortage_of
+from batchyard.explain.document import Asker, Binding, Part, holder_part, kind_of, pod_sets_part, slim
+from batchyard.explain.flavor_breakdown import PodSetLooks, looks_of
+from batchyard.explain.fork import Fork, Outcome, TooMuch
+from batchyard.explain.other_changes import (
+    end_changes,
+    flavor_changes,
+    priority_changes,
+    size_changes,
+    strategy_changes,
+)
+from batchyard.explain.proposals import Case, Proposal, remedies
+from batchyard.explain.quota_changes import quota_changes
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.decisions import Admit, Decision, Preempt
+from batchyard.scheduling.fair_sharing import share_of
+from batchyard.scheduling.preemption import alternatives as h
+from batchyard.scheduling.preemption.alternatives import Holder, holders_of, why_it_stays
+from batchyard.scheduling.preemption.context import Request
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle as reasons
+
+PRIORITY: Final = "priority"
+HEAD_OF_LINE: Final = "headOfLine"
+PREEMPTION: Final = "waitingForPreemption"
+TURN: Final = "turn"
+HOLDERS_SHOWN: Final = 5
+AHEAD_SHOWN: Final = 5
+_HOLDERS_WEIGHED: Final = 200
+
+
+@dataclass(slots=True)
+class Situation:
+    """A Workload that a ClusterQueue has in line, with what a cycle and every flavor say of it."""
+
+    workload: Obj
+    view: WorkloadView
+    queue: ClusterQueue
+    decision: Decision
+    looks: Sequence[PodSetLooks]
+    shortage: Shortage | None
+    holders: Sequence[Holder]
+    request: Request
+
+
+class PendingWorkloads:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader) -> None:
+        self._index = index
+        self._policy = policy
+        self._reader = reader
+
+    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+        """The parts of the document that say why it waits."""
+        queues = blockers.queues_of(workload, self._reader)
+        blocker = blockers.blocker_of(workload, queues, self._index)
+        if blocker is not None:
+            return {"binding": blocker.document(), **self._remedies(workload, queues.cluster_queue_name)}
+        queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
+        view = self._view(workload, queues.cluster_queue_name)
+        if queue is None:
+            told = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
+            return {"binding": Binding(blockers.MISCONFIGURED, told, "LocalQueue", view.queue).document()}
+        return self._of_queue(workload, view, queue, now, asker)
+
+    def binding_in_line(self, key: str, queue: ClusterQueue, asker: Asker) -> Binding | None:
+        """What one that waits in a queue is short of, whoever is before it; None if nothing stands in its way."""
+        namespace, _, name = key.partition("/")
+        workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
+        if workload is None:
+            return None
+        situation = self._situation(workload, self._view(workload, queue.name), queue)
+        return blockers.refusal_of(situation.decision, self._index) or self._limit(situation, asker)
+
+    def _view(self, workload: Obj, queue: str) -> WorkloadView:
+        """The Workload as the scheduler sees it."""
+        view = workload_view(workload)
+        waiting = self._index.line_up.pending.get(queue)
+        found = None if waiting is None else waiting.get(view.key)
+        return self._index.imagined(workload, view) if found is None else found.view
+
+    def _of_queue(self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, asker: Asker) -> Part:
+        self._index.snapshot.settle()
+        situation = self._situation(workload, view, queue)
+        part: Part = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
+        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, situation.looks)
+        part["line"] = self._line(view.key, queue, asker)
+        if self._policy.fair_sharing:
+            part["shares"] = self._shares(queue, situation.holders)
+        first = blockers.refusal_of(situation.decision, self._index) or blockers.failed_check(workload)
+        first = first or blockers.held_back(view, now) or self._gate(workload)
+        if first is not None:
+            return {**part, "binding": first.document(), **self._remedies(workload, queue.name)}
+        fork = Fork(self._index, self._policy, view, queue)
+        try:
+            return {**part, **self._weighed(situation, fork, asker)}
+        finally:
+            fork.close()
+
+    def _weighed(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+        """What binds, who holds it and what would help, with a fork to try things in."""
+        baseline = _baseline(fork)
+        binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, baseline, asker)
+        binding = binding or self._limit(situation, asker) or self._turn(situation, baseline, asker)
+        part: Part = {"binding": binding.document(), **self._holders(situation, binding, asker)}
+        if binding.limit != PREEMPTION and not baseline.is_admitted:
+            part |= self._changes(situation, fork, asker)
+        return part
+
+    def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> Situation:
+        index = self._index
+        decision = blockers.decision_about(view, queue.name, index, self._policy)
+        looks = looks_of(index.snapshot, queue, view, self._policy)
+        shortage = shortage_of(looks, queue)
+        request = Request(view, queue, index.snapshot, (), ())
+        holders: Sequence[Holder] = ()
+        if shortage is not None and shortage.look is not None and shortage.bound is not None:
+            asks = [ask for ask in shortage.look.asks if ask.missing]
+            contested = tuple([ask.fr for ask in asks])
+            request = request._replace(usage=tuple([(ask.fr, ask.total) for ask in asks]), contested=contested)
+            scope = shortage.bound.node if shortage.limit == BORROWING else queue.node.path[0]
+            holders = holders_of(index.snapshot, scope, queue, contested)
+        return Situation(workload, view, queue, decision, looks, shortage, holders, request)
+
+    # --- what binds ---
+
+    def _gate(self, workload: Obj) -> Binding | None:
+        reserved = find_condition(workload, reasons.QUOTA_RESERVED)
+        if reserved is None or reserved["reason"] != reasons.WAITING_FOR_PODS_READY:
+            return None
+        return Binding(blockers.PODS_READY, str(reserved.get("message", "")))
+
+    def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
+        """Who blocks a StrictFIFO queue, and what that one waits for."""
+        queue, waiting = situation.queue, self._index.line_up.pending[situation.queue.name]
+        if waiting.get(situation.view.key) is None:
+            return None
+        if not queue.view.strict_fifo:
+            return self._behind_preemptor(situation, waiting.preemptor, asker)
+        front = waiting.front(1)
+        if not front or front[0].key == situation.view.key:
+            return None
+        head = front[0].key
+        name = asker.name_of(head)
+        waits_for = self.binding_in_line(head, queue, asker)
+        told = f"; that one waits: {waits_for.message}" if waits_for is not None else ""
+        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is before it{told}"
+        return Binding(HEAD_OF_LINE, text, "Workload", name)
+
+    def _behind_preemptor(self, situation: Situation, preemptor: str, asker: Asker) -> Binding | None:
+        """Who stays at the front of the queue, though the one asked about would fit."""
+        if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
+            return None
+        name = asker.name_of(preemptor)
+        text = f"{name} stays at the front of ClusterQueue {situation.queue.name} until those it preempts are gone"
+        return Binding(HEAD_OF_LINE, text, "Workload", name)
+
+    def _turn(self, situation: Situation, baseline: Outcome, asker: Asker) -> Binding:
+        """Nothing stands in its way but, maybe, others who are decided upon before it."""
+        queue = situation.queue.name
+        if baseline.is_admitted:
+            blocked = blockers.blocked_entry(self._index, asker)
+            return blocked or Binding(TURN, "nothing stands in its way: it is admitted next", "ClusterQueue", queue)
+        pending = self._index.line_up.pending
+        fronts = [view.key for each in self._tree(situation) for view in pending[each.name].front(1)]
+        names = list(dict.fromkeys([asker.name_of(key) for key in fronts if key != situation.view.key]))
+        text = f"it would fit, and others come first and take or keep the room: {', '.join(names[:AHEAD_SHOWN])}"
+        return Binding(TURN, text, "ClusterQueue", queue)
+
+    def _waits_for_others(self, situation: Situation, outcome: Outcome, asker: Asker) -> Binding | None:
+        """Whether it is admitted without anybody's doing, once those who are preempted are gone."""
+        decision = situation.decision
+        going = [held.key for queue in self._tree(situation) for held in queue.workloads.values() if held.evicted]
+        if isinstance(decision, Preempt):
+            going += [target.workload.key for target in decision.targets if not target.workload.evicted]
+        if not outcome.is_admitted or not (going or outcome.preempted):
+            return None
+        names = list(dict.fromkeys(map(asker.name_of, going or outcome.preempted)))
+        shown = ", ".join(names[:HOLDERS_SHOWN])
+        more = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
+        return Binding(
+            PREEMPTION, f"it waits for {shown}{more} to give back quota", "ClusterQueue", situation.queue.name
+        )
+
+    def _tree(self, situation: Situation) -> list[ClusterQueue]:
+        return self._index.snapshot.queues_below(situation.queue.node.path[0])
+
+    def _limit(self, situation: Situation, asker: Asker) -> Binding | None:
+        """What it is short of."""
+        shortage, queue = situation.shortage, situation.queue
+        if shortage is None:
+            return None
+        if shortage.unavailable:
+            text = f"resource {shortage.unavailable} is in no resource group of ClusterQueue {queue.name}"
+            return Binding(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.unavailable)
+        look, ask, bound = shortage.look, shortage.ask, shortage.bound
+        assert look is not None
+        if ask is None or bound is None:
+            return Binding(shortage.limit, _every_obstacle(situation), "ResourceFlavor", look.flavor, look.flavor)
+        limit = self._with_priority(situation, bound.limit)
+        kind, missing = kind_of(self._index.snapshot, bound.node), format_amount(ask.resource, bound.missing)
+        text = _told(situation, limit, f"{kind} {bound.node.name}", missing)
+        return Binding(limit, text, kind, bound.node.name, look.flavor, ask.resource, missing)
+
+    def _with_priority(self, situation: Situation, limit: str) -> str:
+        """Priority binds where quota is used up by some who could be preempted if their priorities were lower."""
+        if limit != NOMINAL or not situation.queue.view.preemption.is_allowed:
+            return limit
+        found = [self._stays(situation, holder) for holder in situation.holders[:_HOLDERS_WEIGHED]]
+        return PRIORITY if any(reason is not None and reason.rule == h.PRIORITY for reason in found) else limit
+
+    def _stays(self, situation: Situation, holder: Holder) -> h.Reason | None:
+        return why_it_stays(situation.request, holder.workload, fair_sharing=self._policy.fair_sharing)
+
+    # --- the rest ---
+
+    def _holders(self, situation: Situation, binding: Binding, asker: Asker) -> Part:
+        if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
+            return {}
+        decision = situation.decision
+        targets = {t.workload.key for t in decision.targets} if isinstance(decision, Preempt) else set[str]()
+        told = []
+        for holder in situation.holders[:HOLDERS_SHOWN]:
+            if holder.workload.evicted or holder.workload.key in targets:
+                fate: Mapping[str, Any] = {"preempted": True}
+            else:
+                reason = self._stays(situation, holder)
+                fate = slim(stays="" if reason is None else reason.text)
+            told.append(holder_part(self._index.snapshot, holder, asker, fate))
+        return slim(holders=told, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
+
+    def _line(self, key: str, queue: ClusterQueue, asker: Asker) -> Part:
+        waiting = self._index.line_up.pending[queue.name]
+        if waiting.get(key) is None:
+            return {"of": len(waiting)}
+        place = waiting.place_of(key)
+        ahead = [view.key for view in waiting.front(min(place, AHEAD_SHOWN) + 1) if view.key != key]
+        names = [asker.name_of(each) for each in ahead[: min(place, AHEAD_SHOWN)]]
+        return slim(position=place + 1, of=len(waiting), ahead=names, strategy=_strategy(queue))
+
+    def _shares(self, queue: ClusterQueue, holders: Iterable[Holder]) -> list[Part]:
+        """The weighted shares that decide under fair sharing: of its own queue, and of those that hold."""
+        queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
+        told = []
+        for each in list(queues)[: HOLDERS_SHOWN + 1]:
+            share = share_of(each.node, self._index.snapshot.names)
+            told.append(slim(clusterQueue=each.name, weight=share.weight, share=share.rounded, resource=share.resource))
+        return told
+
+    def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+        """What would admit it, each tried in the fork."""
+        owner, shortage = self._owner(situation.workload), situation.shortage
+        limit = shortage.limit if shortage is not None else ""
+        case = Case(situation.workload, situation.view, situation.looks, fork, owner, limit)
+        imagine = self._index.imagined
+        classes = {c["metadata"]["name"]: c.get("value", 0) for c in self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)}
+        searches: list[Callable[[], Iterator[Proposal]]] = [
+            lambda: strategy_changes(case),
+            lambda: flavor_changes(case, imagine),
+            lambda: quota_changes(case),
+            lambda: priority_changes(case, imagine, classes),
+            lambda: size_changes(case, imagine),
+            lambda: end_changes(case, situation.holders, asker.name_of),
+        ]
+        found: list[Part] = []
+        is_cut = False
+        for search in searches:
+            fork.begin()
+            try:
+                found.extend(_change(proposal, fork) for proposal in search())
+            except TooMuch:
+                is_cut = True
+        return slim(changes=found, changesEnd="there was more to try than one answer may take" if is_cut else "")
+
+    def _remedies(self, workload: Obj, name: str) -> Part:
+        """What would let it be looked at, and be admitted."""
+        queue = self._index.snapshot.queues.get(name)
+        if queue is None:
+            return {}
+        self._index.snapshot.settle()
+        view = self._view(workload, name)
+        return slim(changes=[each.document() for each in remedies(workload, view, queue, self._index, self._policy)])
+
+    def _owner(self, workload: Obj) -> Obj | None:
+        owner = controller_of(workload)
+        if owner is None:
+            return None
+        kinds = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+        namespace = workload["metadata"].get("namespace", "")
+        return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
+
+
+def _change(proposal: Proposal, fork: Fork) -> Part:
+    given = [f"once the {fork.left_out} before it in line are gone"] if fork.left_out else []
+    if fork.left_out_elsewhere:
+        given.append(f"if none of {fork.left_out_elsewhere} others in its cohort takes it first")
+    return {**proposal.document(), **slim(given=", ".join(given))}
+
+
+def _strategy(queue: ClusterQueue) -> str:
+    return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
+
+
+def _baseline(fork: Fork) -> Outcome:
+    """What becomes of it if nobody does anything."""
+    try:
+        return fork.try_out()
+    except TooMuch:
+        return Outcome()
+
+
+def _every_obstacle(situation: Situation) -> str:
+    """Why none of the flavors may be used."""
+    told = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
+    return "; ".join(dict.fromkeys(told))
+
+
+def _told(situation: Situation, limit: str, where: str, missing: str) -> str:
+    """A shortage of quota in words."""
+    shortage = situation.shortage
+    assert shortage is not None
+    assert shortage.ask is not None
+    assert shortage.look is not None
+    ask, flavor = shortage.ask, shortage.look.flavor
+    asked, free = (format_amount(ask.resource, each) for each in (ask.total, max(0, ask.free)))
+    start = f"{asked} {ask.resource} of flavor {flavor} asked, {free} free, {missing} more needed"
+    if limit == MAXIMUM:
+        most = format_amount(ask.resource, ask.most)
+        never = f"{situation.queue.name} can never have more than {most}"
+        return f"{asked} {ask.resource} of flavor {flavor} asked, and {never}"
+    words = {
+        BORROWING: f"the borrowingLimit of {where} is reached",
+        LENDING: f"the lendingLimit of {where} keeps back what is unused",
+        PRIORITY: "those who hold it have priorities that are not lower",
+    }
+    return f"{start}: {words.get(limit, f'the quota of {where} is in use')}"

@@ -1,0 +1,180 @@
+"""What would let the scheduler look at a Workload that it does not consider, and whether it would be admitted then."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.api.selectors import selector
+from batchyard.api.views.queues import ClusterQueueView
+from batchyard.api.views.workload import WorkloadView
+from batchyard.explain.flavor_breakdown import PodSetLooks
+from batchyard.explain.fork import Change, Fork, TooMuch
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload import lifecycle
+
+# --- proposal ---
+#
+# A change that would admit a Workload: in words, as patches, and tried out.
+
+
+QUOTA: Final = "quota"
+PRIORITY: Final = "priority"
+SIZE: Final = "size"
+FLAVOR: Final = "flavor"
+END: Final = "end"
+STRATEGY: Final = "strategy"
+NODES: Final = "nodes"
+FIX: Final = "fix"
+
+Patch = Mapping[str, Any]
+
+
+class Proposal(NamedTuple):
+    """See the module. Whoever makes one has tried it, and one unit less."""
+
+    kind: str
+    text: str
+    apply: Sequence[Patch]
+
+    def document(self) -> dict[str, Any]:
+        """As the document has it."""
+        return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
+
+
+class Case(NamedTuple):
+    """A Workload that waits, and a fork to try things in."""
+
+    workload: Obj
+    view: WorkloadView
+    looks: Sequence[PodSetLooks]
+    fork: Fork
+    #: The job that the Workload was made for; None if it was made for none.
+    owner: Obj | None
+    #: The limit that binds.
+    limit: str = ""
+
+
+def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:
+    """A patch as `kubectl patch --type json` takes it."""
+    return _patch(kind, name, namespace, "json", list(operations))
+
+
+def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str = "") -> Patch:
+    """A patch as `kubectl patch --type merge` takes it."""
+    return _patch(kind, name, namespace, "merge", dict(fields))
+
+
+def _patch(kind: str, name: str, namespace: str, how: str, patch: Any) -> Patch:
+    where = {"namespace": namespace} if namespace else {}
+    return {"kind": kind, **where, "name": name, "type": how, "patch": patch}
+
+
+# --- smallest ---
+#
+# The least of something that will do, found by trying.
+
+
+def smallest(will_do: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
+    """Amounts that will do, of which none may be one less; None if not even the last of the steps will do.
+
+    `steps` are ever larger guesses, the first being the likely one.
+    """
+    place = _first(lambda index: will_do(steps[index]), len(steps))
+    if place is None:
+        return None
+    found = list(steps[place])
+    is_new = True
+    while is_new:
+        is_new = False
+        for dim, amount in enumerate(found):
+            before, after = found[:dim], found[dim + 1 :]
+            least = least_amount(partial(_with_one, will_do, before, after), amount)
+            is_new |= least < amount and len(found) > 1
+            found[dim] = least
+    return found
+
+
+def _with_one(will_do: Callable[[Sequence[int]], bool], before: list[int], after: list[int], amount: int) -> bool:
+    return will_do([*before, amount, *after])
+
+
+def least_amount(will_do: Callable[[int], bool], amount: int) -> int:
+    """The least amount that will do while one less does not, from one that will do down to 0."""
+    if amount == 0 or not will_do(amount - 1):
+        return amount
+    return least_between(will_do, 0, amount - 1)
+
+
+def _first(will_do: Callable[[int], bool], count: int) -> int | None:
+    """The first of so many that will do: the very first is asked before the last, then those between."""
+    if will_do(0):
+        return 0
+    if count < 2 or not will_do(count - 1):
+        return None
+    return least_between(will_do, 1, count - 1)
+
+
+def least_between(will_do: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number of these that will do, of those from which on all do; the last is known to."""
+    while low < high:
+        middle = (low + high) // 2
+        if will_do(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+_NOT_STOPPED: Final = {"spec": {"stopPolicy": "None"}}
+
+
+class _Remedy(NamedTuple):
+    """Something to mend, and how its ClusterQueue is then."""
+
+    text: str
+    patch: Patch
+    view: ClusterQueueView
+
+
+def remedies(
+    workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex, policy: Policy
+) -> Iterator[Proposal]:
+    """The one thing that would have to be mended, if it is one and the Workload would be admitted then."""
+    found = list(_faults(workload, view, queue, index))
+    if len(found) != 1:
+        return
+    remedy, fork = found[0], Fork(index, policy, view, queue)
+    try:
+        if fork.admits(Change(queues={queue.name: remedy.view}, opens=True)):
+            yield Proposal(FIX, remedy.text, (remedy.patch,))
+    except TooMuch:
+        return
+    finally:
+        fork.close()
+
+
+def _faults(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex) -> Iterator[_Remedy]:
+    """All that is in the way and can be mended by a field; nothing if something else is in the way too."""
+    started, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
+    if not index.readiness_with(started).active or queue.in_cycle or labels is None:
+        return
+    if not lifecycle.is_active(workload):
+        patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
+        yield _Remedy("set its spec.active to true", patch, started)
+    local = index.book.local_queues.get(view.queue)
+    if local is not None and local.stop_policy != "None":
+        name = view.queue.partition("/")[2]
+        patch = merge_patch("LocalQueue", name, _NOT_STOPPED, view.namespace)
+        yield _Remedy(f"LocalQueue {name}: set stopPolicy to None", patch, started)
+    if queue.view.stop_policy != "None":
+        patch = merge_patch("ClusterQueue", queue.name, _NOT_STOPPED)
+        yield _Remedy(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started)
+    if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
+        operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
+        text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
+        wide = replace(started, namespaces=selector({}))
+        yield _Remedy(text, json_patch("ClusterQueue", queue.name, [operation]), wide)

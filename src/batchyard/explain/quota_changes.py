@@ -1,0 +1,190 @@
+"""How much more quota would admit a Workload, and where: nominal, a borrowing limit, or what a lender lends."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api.quantity import format_amount, is_unlimited
+from batchyard.api.views.queues import ClusterQueueView, CohortView, Quota, ResourceGroup
+from batchyard.explain.binding_limit import BORROWING, LENDING, kept_back
+from batchyard.explain.flavor_breakdown import Look
+from batchyard.explain.fork import Change, Fork
+from batchyard.explain.proposals import QUOTA, Case, Proposal, json_patch, smallest
+from batchyard.scheduling.flavor_requests import PODS
+from batchyard.scheduling.quota import QuotaNode
+
+_NOMINAL: Final = "nominalQuota"
+_BORROWING: Final = "borrowingLimit"
+_LENDING: Final = "lendingLimit"
+_FIELDS: Final = {_NOMINAL: "nominal", _BORROWING: "borrowing_limit", _LENDING: "lending_limit"}
+#: So many ways to choose flavors are looked at, and so many lenders.
+_CHOICES_MAX: Final = 3
+_LENDERS_MAX: Final = 2
+
+#: By flavor and resource: how much is asked in all, and how much of that is lacking.
+Wants: TypeAlias = dict[tuple[str, str], tuple[int, int]]
+
+
+class _Place(NamedTuple):
+    """A field of quotas that could be larger."""
+
+    view: ClusterQueueView | CohortView
+    node: QuotaNode
+    field: str
+
+    @property
+    def kind(self) -> str:
+        return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
+
+    def quota(self, pair: tuple[str, str]) -> Quota | None:
+        """Its quota for a flavor and resource."""
+        found = (quota for group in self.view.groups for quota in group.quotas)
+        return next((quota for quota in found if (quota.flavor, quota.resource) == pair), None)
+
+    def value(self, pair: tuple[str, str]) -> int | None:
+        """What the field says; None if it says nothing, or that there is no bound."""
+        quota = self.quota(pair)
+        found: int | None = None if quota is None else getattr(quota, _FIELDS[self.field])
+        return None if found is None or is_unlimited(found) else found
+
+    def raised(self, amounts: Mapping[tuple[str, str], int]) -> Change:
+        """The change to so much more of each."""
+        groups = tuple([self._raised(group, amounts) for group in self.view.groups])
+        if isinstance(self.view, ClusterQueueView):
+            return Change(queues={self.view.name: replace(self.view, groups=groups)})
+        return Change(cohorts={self.view.name: replace(self.view, groups=groups)})
+
+    def _raised(self, group: ResourceGroup, amounts: Mapping[tuple[str, str], int]) -> ResourceGroup:
+        quotas = []
+        for quota in group.quotas:
+            more = amounts.get((quota.flavor, quota.resource), 0)
+            field = _FIELDS[self.field]
+            quotas.append(quota._replace(**{field: getattr(quota, field) + more}) if more else quota)
+        return replace(group, quotas=tuple(quotas))
+
+
+def quota_changes(case: Case) -> Iterator[Proposal]:
+    """The smallest raises of quota that would admit it: for the flavor that lacks least anywhere, else in its queue."""
+    for number, wants in enumerate(islice(_choices(case), _CHOICES_MAX)):
+        lacking = {pair: missing for pair, (_, missing) in wants.items() if missing}
+        if not lacking:
+            continue
+        case.fork.restore()
+        places = list(_places(case.fork, list(lacking), case.limit))
+        for place in places if number == 0 else [each for each in places if each.node is case.fork.queue.node][:1]:
+            found = _tried(case, place, lacking)
+            if found is None and place.node is case.fork.queue.node and len(wants) > len(lacking):
+                # What is enough now may not be once those before it have taken theirs.
+                asked = {pair: missing for pair, (amount, missing) in wants.items() if amount}
+                found = _tried(case, place, asked) if all(place.value(pair) is not None for pair in asked) else None
+            if found is not None:
+                yield found
+
+
+def _choices(case: Case) -> Iterator[Wants]:
+    """The ways to give each resource group one flavor that nothing rules out, those that lack least first."""
+    groups: dict[int, dict[str, list[Look]]] = {}
+    for pod_set in case.looks:
+        for look in pod_set.looks:
+            groups.setdefault(look.group, {}).setdefault(look.flavor, []).append(look)
+    usable = []
+    for flavors in groups.values():
+        free = [_wants(looks) for looks in flavors.values() if not any(look.obstacle for look in looks)]
+        usable.append(sorted(free, key=_lack))
+    for chosen in product(*usable):
+        merged: Wants = {}
+        for wants in chosen:
+            merged.update(wants)
+        yield merged
+
+
+def _wants(looks: Sequence[Look]) -> Wants:
+    """What all pod sets together ask of one flavor."""
+    asked: dict[tuple[str, str], int] = {}
+    free: dict[tuple[str, str], int] = {}
+    for look in looks:
+        for ask in look.asks:
+            pair = look.flavor, ask.resource
+            asked[pair] = asked.get(pair, 0) + ask.amount
+            free[pair] = ask.free
+    return {pair: (amount, max(0, amount - free[pair]) if amount else 0) for pair, amount in asked.items()}
+
+
+def _lack(wants: Wants) -> tuple[bool, float]:
+    """How far from fitting: the largest share that is lacking of what is asked."""
+    shares = [missing / asked for asked, missing in wants.values() if asked]
+    return max(shares, default=0.0) > 0, max(shares, default=0.0)
+
+
+def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterator[_Place]:
+    snapshot, queue = fork.snapshot, fork.queue
+    node, views = queue.node, snapshot.forest.views
+    wanted = [_Place(queue.view, node, _NOMINAL), _Place(queue.view, node, _BORROWING)]
+    for above in node.path[-2::-1]:
+        if above.name in views:
+            wanted.append(_Place(views[above.name], above, _BORROWING))  # noqa: PERF401 - reads as the rest
+    first = snapshot.id_of(*pairs[0])
+    for kept in kept_back(node, first)[:_LENDERS_MAX]:
+        lender = snapshot.queue_of.get(kept.node)
+        view = lender.view if lender is not None else views[kept.node.name]
+        wanted.append(_Place(view, kept.node, _LENDING))
+    if node.parent is not None and node.parent.name in views:
+        wanted.append(_Place(views[node.parent.name], node.parent, _NOMINAL))
+    binding = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit, _NOMINAL)
+    fitting = [place for place in wanted if all(place.value(pair) is not None for pair in pairs)]
+    yield from sorted(fitting, key=lambda place: place.field != binding)
+
+
+def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) -> Proposal | None:
+    """The smallest raise there that will do, if any does."""
+    pairs = list(lacking)
+    steps = _steps(case, pairs, [lacking[pair] for pair in pairs])
+
+    def will_do(amounts: Sequence[int]) -> bool:
+        return case.fork.admits(place.raised(dict(zip(pairs, amounts, strict=True))))
+
+    found = smallest(will_do, steps)
+    if found is None or not any(found):
+        return None
+    raised = {pair: more for pair, more in zip(pairs, found, strict=True) if more}
+    return Proposal(QUOTA, _told(place, raised), (_patch(place, raised),))
+
+
+def _steps(case: Case, pairs: Sequence[tuple[str, str]], missing: list[int]) -> list[list[int]]:
+    """What is lacking, and ever more: with what those ask who compete for it, one after the other."""
+    steps, total = [missing], list(missing)
+    for view in case.fork.others():
+        asked = {PODS: sum(view.counts)}
+        for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
+            for resource, amount in pod_set.template.requests:
+                asked[resource] = asked.get(resource, 0) + amount * count
+        more = [asked.get(resource, 0) for _, resource in pairs]
+        if any(more):
+            total = [one + other for one, other in zip(total, more, strict=True)]
+            steps.append(total)
+    return steps
+
+
+def _told(place: _Place, raised: Mapping[tuple[str, str], int]) -> str:
+    parts = []
+    for (flavor, resource), more in raised.items():
+        now = place.value((flavor, resource)) or 0
+        figures = [format_amount(resource, each) for each in (now, now + more, more)]
+        parts.append(
+            f"{place.field} of {resource} in flavor {flavor} from {figures[0]} to {figures[1]} (+{figures[2]})"
+        )
+    return f"{place.kind} {place.view.name}: raise {' and '.join(parts)}"
+
+
+def _patch(place: _Place, raised: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
+    operations = []
+    for g, group in enumerate(place.view.groups):
+        width = len(group.resources)
+        for q, quota in enumerate(group.quotas):
+            more = raised.get((quota.flavor, quota.resource))
+            if more:
+                value = format_amount(quota.resource, getattr(quota, _FIELDS[place.field]) + more)
+                path = f"/spec/resourceGroups/{g}/flavors/{q // width}/resources/{q % width}/{place.field}"
+                operations.append({"op": "replace", "path": path, "value": value})
+    return json_patch(place.kind, place.view.name, operations)

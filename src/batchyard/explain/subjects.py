@@ -1,0 +1,78 @@
+"""From a job or a pod to its Workload, and why there is none where there is none."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, controller_of, label
+from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.pod_lifecycle import is_terminal
+from batchyard.interfaces.client import Reader
+from batchyard.jobframework.workloads import prebuilt_key
+
+_KINDS: Final = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+_DEFAULT: Final = "default"
+
+
+class Found(NamedTuple):
+    """The Workload of something, or why there is none."""
+
+    workload: Obj | None
+    #: What the Workload was made for: the object itself, or what it belongs to.
+    job: Obj | None = None
+    why_not: str = ""
+
+
+def workload_of(obj: Obj, reader: Reader) -> Found:
+    """The Workload of a job, a JobSet or a pod."""
+    job = managed(obj, reader)
+    if job is None:
+        kind = obj["kind"].lower()
+        return Found(None, None, f"no job that queues with Kueue's labels owns this {kind}: it runs outside any queue")
+    metadata = job["metadata"]
+    of_job = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
+    owned = [each for each in of_job if each["kind"] == "Workload"]
+    prebuilt = prebuilt_key(job)
+    if not owned and prebuilt is not None:
+        found = reader.get(prebuilt)
+        owned = [] if found is None else [found]
+    if owned:
+        return Found(owned[0], job)
+    return Found(None, job, _why_unmanaged(job, prebuilt, reader))
+
+
+def managed(obj: Obj, reader: Reader) -> Obj | None:
+    """The job that queues for an object: its outermost owner that is a Job or a JobSet, or itself; None without one."""
+    found = obj if obj["kind"] in _KINDS else None
+    for above in jobs_above(obj, reader.get):
+        found = above
+    return found
+
+
+def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
+    kind, name, namespace = job["kind"], job["metadata"]["name"], job["metadata"].get("namespace", "")
+    queue = label(job, well_known.QUEUE_NAME)
+    if queue and prebuilt is not None:
+        return f"{kind} {name} waits for its Workload {prebuilt.name}, which is not there"
+    if queue:
+        return f"the Workload of {kind} {name} is not made yet, or the job has ended and it is gone"
+    told = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
+    wrong = annotation(job, well_known.QUEUE_NAME)
+    if wrong:
+        return f"{told}; {wrong} is given as an annotation: make that a label"
+    if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT)) is None:
+        return f"{told}, and namespace {namespace} has no LocalQueue {_DEFAULT} for jobs that name none"
+    return f"{told}; it was made before the LocalQueue {_DEFAULT} of namespace {namespace}"
+
+
+def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
+    """The pods of a Workload's job that have not ended, by name."""
+    owner = controller_of(workload)
+    if owner is None or owner["kind"] not in _KINDS:
+        return ()
+    jobs, where = [owner["uid"]], workload["metadata"].get("namespace", "")
+    if owner["kind"] == "JobSet":
+        jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], where) if each["kind"] == "Job"]
+    owned = [obj for uid in jobs for obj in reader.owned_by(uid, where)]
+    pods = [obj for obj in owned if obj["kind"] == "Pod" and not is_terminal(obj)]
+    return sorted(pods, key=lambda pod: pod["metadata"]["name"])

@@ -1,0 +1,1 @@
+"""Controllers that keep the cluster tidy: Namespaces, accounts, roles, definitions, expired objects."""

@@ -1,0 +1,179 @@
+"""CustomResourceDefinitions: whether they have their names to themselves, and what becomes of their objects.
+
+A definition whose names are free is established, and its kind served from then on. When it is deleted its objects go
+first. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.conditions import is_true, with_condition
+from batchyard.api.custom_kinds import (
+    BUILT_IN,
+    DEFINITION,
+    ESTABLISHED,
+    FINALIZER,
+    NAMES_ACCEPTED,
+    TERMINATING,
+    accepted_names,
+    built_in_kind,
+    is_leaving,
+    kind_of,
+    taken_resources,
+)
+from batchyard.api.meta import Key, Obj, finalizers_of, key_of, with_finalizer, with_status, without_finalizer
+from batchyard.api.scheme import KINDS
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
+
+_FIELDS: Final = ("plural", "singular", "shortNames", "kind", "listKind")
+_CONFLICTS: Final = {
+    "plural": "PluralConflict",
+    "singular": "SingularConflict",
+    "shortNames": "ShortNamesConflict",
+    "kind": "KindConflict",
+    "listKind": "ListKindConflict",
+}
+
+
+class CustomResourceDefinitions:
+    """See the module."""
+
+    name = "custom-resources"
+    rank = 0
+    kinds = None  # objects of any kind may be what a definition waits for
+
+    def __init__(self) -> None:
+        #: The definitions that there are, each with its group and the kind it defines.
+        self._known: dict[Key, tuple[str, str]] = {}
+        #: The definitions that are to go, by the kind of their objects.
+        self._leaving: dict[str, Key] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """A definition that changes, and those that may want the names of one that goes; or whose last object goes."""
+        key = event.key
+        if key.kind != DEFINITION:
+            leaving = self._leaving.get(key.kind)
+            return () if leaving is None or event.type is not EventType.DELETED else (leaving,)
+        info = kind_of(event.obj)
+        if event.type is EventType.DELETED:
+            self._known.pop(key, None)
+            self._leaving.pop(info.constant, None)
+            return [other for other, (group, _) in self._known.items() if group == info.group]
+        self._known[key] = info.group, info.constant
+        if is_leaving(event.obj):
+            self._leaving[info.constant] = key
+        return (key,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Hold a new definition, say how it stands with its names, empty one that was deleted."""
+        definition = reader.get(key)
+        if definition is None:
+            return Outcome()
+        if is_leaving(definition):
+            return _emptied(definition, reader, now)
+        held = with_finalizer(definition, FINALIZER)
+        if held is not definition:
+            return Outcome([Update(held)])
+        status = status_of(definition, reader, now)
+        if status == definition.get("status"):
+            return Outcome()
+        return Outcome([UpdateStatus(with_status(definition, status))])
+
+
+def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
+    """A definition that was deleted: its objects go, then it may go itself."""
+    if FINALIZER not in finalizers_of(definition):
+        return Outcome()
+    defines = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
+    left = reader.list(kind_of(definition).constant) if defines else ()
+    if not left:
+        return Outcome([Update(without_finalizer(definition, FINALIZER))])
+    status = definition.get("status") or {}
+    conditions = with_condition(
+        status.get("conditions") or [],
+        type=TERMINATING,
+        status=True,
+        reason="InstanceDeletionInProgress",
+        message="CustomResource deletion is in progress",
+        now=now,
+    )
+    writes: list[Write] = []
+    if conditions is not status.get("conditions"):
+        writes.append(UpdateStatus(with_status(definition, {**status, "conditions": conditions})))
+    writes += [Delete(key_of(obj)) for obj in left if not is_leaving(obj)]
+    return Outcome(writes)
+
+
+def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
+    """The status of a definition that is there to stay."""
+    old = definition.get("status") or {}
+    wanted, mine = definition["spec"]["names"], accepted_names(definition)
+    conflicts = _conflicts(wanted, mine, _taken(definition, reader))
+    accepted = {field: mine.get(field) if field in conflicts else wanted.get(field) for field in _FIELDS}
+    accepted["categories"] = wanted.get("categories")
+    stored = old.get("storedVersions") or []
+    storage = kind_of(definition).storage_version
+    return {
+        **old,
+        "conditions": _conditions(definition, conflicts, now),
+        "acceptedNames": {field: value for field, value in accepted.items() if value},
+        "storedVersions": stored if storage in stored else [*stored, storage],
+    }
+
+
+def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
+    field, message = [("", "no conflicts found"), *conflicts.items()][-1]
+    reason = _CONFLICTS.get(field, "NoConflicts")
+    known: Any = (definition.get("status") or {}).get("conditions") or []
+    told = with_condition(known, type=NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now)
+    if not is_true(definition, ESTABLISHED):
+        reason, message = (
+            ("NotAccepted", "not all names are accepted")
+            if conflicts
+            else ("InitialNamesAccepted", "the initial names have been accepted")
+        )
+        told = with_condition(told, type=ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now)
+    if built_in_kind(definition) is not None:
+        message = "batchyard has this kind itself, and goes on serving it by its own schema"
+        told = with_condition(told, type=BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now)
+    return told
+
+
+def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Taken") -> dict[str, str]:
+    """The fields whose names others have already, each with what is said of it."""
+    found: dict[str, str] = {}
+    for field in _FIELDS:
+        names, known = (taken.kinds, field) if field in ("kind", "listKind") else (taken.resources, field)
+        was = mine.get(known) or ()
+        for name in wanted.get(field) or () if field == "shortNames" else [wanted.get(field)]:
+            if name in names and (name not in was if field == "shortNames" else name != was):
+                found[field] = f'"{name}" is already in use'
+    return found
+
+
+class _Taken:
+    """The names of a group that other kinds have."""
+
+    __slots__ = ("kinds", "resources")
+
+    def __init__(self, resources: Sequence[str], kinds: Sequence[str]) -> None:
+        self.resources = frozenset(resources)
+        self.kinds = frozenset(kinds)
+
+
+def _taken(definition: Obj, reader: Reader) -> _Taken:
+    spec, itself = definition["spec"], built_in_kind(definition)
+    resources: list[str] = []
+    kinds: list[str] = []
+    for info in KINDS:
+        if info.group == spec["group"] and info is not itself:
+            resources += [info.plural, info.singular, *info.short_names]
+            kinds += [info.kind, f"{info.kind}List"]
+    for other in reader.list(DEFINITION):
+        if other["spec"]["group"] == spec["group"] and key_of(other) != key_of(definition):
+            names = accepted_names(other)
+            resources += taken_resources(names)
+            kinds += [names[field] for field in ("kind", "listKind") if names.get(field)]
+    return _Taken(resources, kinds)

@@ -1,0 +1,104 @@
+"""Who belongs to whom: jobs, their Workloads, the jobs they own, and the classes and Workloads they wait for.
+
+An index that the same watch events would build again, and the search for the job above that is managed.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, controller_of, label
+from batchyard.api.views.ownership import owner_key
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.jobframework.workloads import Integration, prebuilt_key
+from batchyard.scheduling.workload.priority import class_key
+
+_CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+
+
+class Family:
+    """The relations of one kind of job."""
+
+    def __init__(self, integration: Integration) -> None:
+        self._integration = integration
+        self._workloads: dict[Key, dict[Key, None]] = {}
+        self._children: dict[str, dict[Key, None]] = {}
+        self._by_class: dict[Key, dict[Key, None]] = {}
+        self._by_prebuilt: dict[Key, dict[Key, None]] = {}
+        #: Admitted jobs that a flavor of their admission is missing for.
+        self._without_flavor: dict[Key, None] = {}
+
+    def note(self, event: WatchEvent) -> Iterable[Key]:
+        """Take note of a change; the jobs it concerns."""
+        kind = event.key.kind
+        if kind == self._integration.kind:
+            return self._note_job(event)
+        if kind == scheme.WORKLOAD:
+            return self._note_workload(event)
+        if kind in _CLASSES and event.type is EventType.ADDED:
+            return list(self._by_class.get(event.key, ()))
+        if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
+            waiting, self._without_flavor = self._without_flavor, {}
+            return list(waiting)
+        return ()
+
+    def awaits_flavor(self, job: Key) -> None:
+        """Name a job again when a flavor comes."""
+        self._without_flavor[job] = None
+
+    def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
+        """The Workloads made for a job, oldest first."""
+        found = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
+
+    def _note_job(self, event: WatchEvent) -> Iterable[Key]:
+        _move(self._children, event, _owner_uid)
+        _move(self._by_class, event, self._class_of)
+        _move(self._by_prebuilt, event, prebuilt_key)
+        return (event.key,)
+
+    def _class_of(self, job: Obj) -> Key | None:
+        """The class that a job of its own names; what somebody owns is not asked."""
+        if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
+            return None
+        return class_key(job, self._integration.templates(job))
+
+    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+        promised = self._by_prebuilt.get(event.key, ())
+        if not event.obj["metadata"].get("ownerReferences"):
+            if event.old is not None and event.old["metadata"].get("ownerReferences"):
+                _move(self._workloads, event, self._job_of)  # its job went and left it behind
+            return list(promised)
+        owner = controller_of(event.obj)
+        if owner is None:
+            return list(promised)
+        _move(self._workloads, event, self._job_of)
+        children = self._children.get(owner["uid"], ())
+        job = self._job_of(event.obj)
+        return [*(() if job is None else (job,)), *children, *promised]
+
+    def _job_of(self, workload: Obj) -> Key | None:
+        """The job of this kind that a Workload was made for."""
+        owner = controller_of(workload)
+        job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
+        return job if job is not None and job.kind == self._integration.kind else None
+
+
+PlaceT = TypeVar("PlaceT", bound=Hashable)
+
+
+def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Callable[[Obj], PlaceT | None]) -> None:
+    """Keep a key where its object says it belongs, if it says so; empty places go."""
+    before = None if event.old is None else place_of(event.old)
+    after = None if event.type is EventType.DELETED else place_of(event.obj)
+    if before is not None and before != after and before in index:
+        index[before].pop(event.key, None)
+        if not index[before]:
+            del index[before]
+    if after is not None:
+        index.setdefault(after, {})[event.key] = None
+
+
+def _owner_uid(obj: Obj) -> str | None:
+    owner = controller_of(obj)
+    return None if owner is None else owner["uid"]

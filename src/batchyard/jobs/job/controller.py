@@ -1,0 +1,252 @@
+"""The Job controller: makes the pods of Jobs, counts how they end, and ends the Jobs.
+
+All is decided in batchyard.jobs.job; whose a pod is, in `claims`. Source: pkg/controller/job of Kubernetes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import ApiError, Forbidden, NamespaceTerminating
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    controller_of,
+    controller_reference,
+    key_of,
+    label,
+    with_finalizer,
+    with_metadata,
+)
+from batchyard.api.selectors import selector
+from batchyard.api.views.pod_lifecycle import is_terminating
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.jobs.job.new_pods import new_pods
+from batchyard.jobs.job.observed import is_tracked, job_pods, untracked
+from batchyard.jobs.job.plan import Plan, plan
+from batchyard.jobs.job.pod_index import PodIndex
+from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
+
+# --- claims ---
+#
+# Which pods are a Job's: those that its selector selects, whoever made them.
+#
+# A pod of nobody that a Job selects becomes the Job's, and one of its own whose labels say something else is given up.
+# Source: PodControllerRefManager in Kubernetes's pkg/controller.
+
+
+_DELETED: Final = EventType.DELETED
+
+
+class Claims:
+    """The pods of nobody, and the Jobs that may want them."""
+
+    def __init__(self) -> None:
+        #: By namespace and name of the Job whose label they have, and by namespace alone.
+        self._free_pods: dict[tuple[str, str], dict[Key, None]] = {}
+        #: By namespace, the unfinished Jobs that brought their own selectors.
+        self._choosers: dict[str, dict[Key, None]] = {}
+
+    def observe_job(self, event: WatchEvent) -> None:
+        """Take note of a change of a Job."""
+        if not _chooses(event.obj):
+            return
+        choosers = self._choosers.setdefault(event.key.namespace, {})
+        if event.type is _DELETED or is_finished(event.obj):
+            choosers.pop(event.key, None)
+        else:
+            choosers[event.key] = None
+
+    def observe_pod(self, event: WatchEvent) -> Iterable[Key]:
+        """Take note of a change of a pod; the Jobs that may want it, if it is nobody's."""
+        namespace = event.key.namespace
+        for name in () if event.old is None else _makers(event.old):
+            self._free_pods.get((namespace, name), {}).pop(event.key, None)
+        if event.type is _DELETED or controller_of(event.obj) is not None:
+            return ()
+        for name in _makers(event.obj):
+            self._free_pods.setdefault((namespace, name), {})[event.key] = None
+        named = [Key(scheme.JOB, namespace, name) for name in _makers(event.obj) if name]
+        return [*named, *self._choosers.get(namespace, ())]
+
+    def adoptions(self, job: Obj, reader: Reader) -> list[Obj]:
+        """The pods of nobody that a Job takes, as its own."""
+        metadata = job["metadata"]
+        free = self._free_pods.get((metadata.get("namespace", ""), "" if _chooses(job) else metadata["name"]))
+        if not free or "deletionTimestamp" in metadata:
+            return []
+        pods = [pod for key in free if (pod := reader.get(key)) is not None and not is_terminating(pod)]
+        return [_adopted(pod, job) for pod in pods if controller_of(pod) is None and is_selected(pod, job)]
+
+
+def is_selected(pod: Obj, job: Obj) -> bool:
+    """Whether a Job's selector selects a pod."""
+    wanted = selector(with_selector(job)["spec"].get("selector"))
+    return wanted is not None and wanted.matches(pod["metadata"].get("labels") or {})
+
+
+def may_be_strayed(event: WatchEvent, owner_uid: str) -> bool:
+    """Whether the labels of a pod may say that it is not its Job's; surely not where they are those of all its pods."""
+    labels = event.obj["metadata"].get("labels")
+    if event.old is None:
+        return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
+    old = event.old["metadata"].get("labels")
+    return labels is not old and labels != old
+
+
+def given_up(pod: Obj, job: Obj) -> Obj:
+    """The pod as nobody's."""
+    uid = job["metadata"]["uid"]
+    owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
+    return untracked(with_metadata(pod, ownerReferences=owners or None))
+
+
+def _chooses(job: Obj) -> bool:
+    """Whether a Job brought its own selector, which may select any pod."""
+    return bool(job["spec"].get("manualSelector"))
+
+
+def _makers(pod: Obj) -> Iterable[str]:
+    """The name of the Job that a pod says it is of, and "" for those that select by other labels."""
+    name = label(pod, well_known.JOB_NAME)
+    return ("",) if name is None else (name, "")
+
+
+def _adopted(pod: Obj, job: Obj) -> Obj:
+    owners = [*(pod["metadata"].get("ownerReferences") or ()), controller_reference(job)]
+    return with_finalizer(with_metadata(pod, ownerReferences=owners), well_known.JOB_TRACKING)
+
+
+class JobPods:
+    """See the module."""
+
+    name = "job-pods"
+    rank = 0
+    kinds = (scheme.JOB, scheme.POD, scheme.PRIORITY_CLASS)
+
+    def __init__(self) -> None:
+        self._index = PodIndex()
+        self._claims = Claims()
+        #: Jobs by the PriorityClass of their pods: without it none can be made.
+        self._by_class: dict[str, dict[Key, None]] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The Job, or that of the pod; a pod too that may have strayed, or is deleted, for its Job may be gone."""
+        if event.key.kind == scheme.PRIORITY_CLASS:
+            return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
+        if event.key.kind == scheme.JOB:
+            self._index.observe_job(event, now)
+            self._claims.observe_job(event)
+            self._note_class(event)
+            return (event.key,)
+        owner = _job_of(event.obj)
+        if owner is None:
+            strayed = (event.key,) if event.type is not EventType.DELETED and is_tracked(event.obj) else ()
+            return [*self._claims.observe_pod(event), *self._left(event, now), *strayed]
+        if event.old is not None and _job_of(event.old) is None:
+            self._claims.observe_pod(event)
+        job = Key(scheme.JOB, event.key.namespace, owner["name"])
+        matters = self._index.observe_pod(event, owner["uid"], now)
+        if may_be_strayed(event, owner["uid"]):
+            return (job, event.key)
+        if not matters:
+            return ()
+        return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Do what is next about a Job; or let a pod go that no Job counts."""
+        obj = reader.get(key)
+        if obj is None:
+            return Outcome()
+        if key.kind == scheme.POD:
+            return _let_go(obj, reader)
+        if is_finished(obj) or not is_ours(obj):
+            return Outcome()
+        adoptions = self._claims.adoptions(obj, reader)
+        if adoptions:
+            return Outcome([Update(pod) for pod in adoptions], independent=True)
+        known = self._index.of(obj)
+        look_at = known.look_at(now)
+        if look_at > now:
+            return Outcome(requeue_at=look_at)
+        if not known.is_complete:
+            known.complete(reader.owned_by(obj["metadata"]["uid"], key.namespace))
+        pods = job_pods(pod for each in known.pods if (pod := reader.get(each)) is not None)
+        todo = plan(obj, pods, known.failures, now)
+        known.looked(todo)
+        names = (pod.obj["metadata"]["name"] for pod in pods)
+        return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
+
+    def _left(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The Job whose pod is not its own any more."""
+        owner = None if event.old is None else _job_of(event.old)
+        if owner is None:
+            return ()
+        self._index.observe_pod(event._replace(type=EventType.DELETED), owner["uid"], now)
+        return (Key(scheme.JOB, event.key.namespace, owner["name"]),)
+
+    def _note_class(self, event: WatchEvent) -> None:
+        name = event.obj["spec"]["template"]["spec"].get("priorityClassName")
+        if not name:
+            return
+        if event.type is EventType.DELETED:
+            self._by_class[name].pop(event.key, None)
+        else:
+            self._by_class.setdefault(name, {})[event.key] = None
+
+
+def _job_of(pod: Obj) -> Mapping[str, Any] | None:
+    """The Job that controls a pod."""
+    owner = controller_of(pod)
+    return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
+
+
+def _let_go(pod: Obj, reader: Reader) -> Outcome:
+    """Give a pod up that its Job does not select; let one go that is nobody's, or deleted and its Job is over."""
+    owner = _job_of(pod)
+    if owner is None:
+        is_free = controller_of(pod) is None and is_tracked(pod)
+        return Outcome([Update(untracked(pod))] if is_free else [])
+    job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
+    if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
+        is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
+        return Outcome() if is_kept else Outcome([Update(given_up(pod, job))])
+    return Outcome([Update(untracked(pod))] if is_terminating(pod) and is_tracked(pod) else [])
+
+
+def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
+    """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again.
+
+    A pod that is refused stops no other.
+    """
+    release = [Update(untracked(pod.obj)) for pod in todo.release]
+    outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
+    change, writes = todo.change, outcome.writes
+    for pod in change.dismiss:
+        if pod.tracked:
+            writes.append(Update(untracked(pod.obj)))
+    for pod in (*change.dismiss, *change.delete):
+        told = _told_of(key, "SuccessfulDelete", "Deleted", pod.obj)
+        outcome.add(Delete(key_of(pod.obj), uid=pod.uid), [told])
+    for born in new:
+        outcome.add(Create(born), [_told_of(key, "SuccessfulCreate", "Created", born)])
+    if new:
+        outcome.if_refused = partial(_told_of_refusal, key)
+    if todo.status is not None and todo.status != job.get("status"):
+        writes.append(UpdateStatus({**job, "status": todo.status}))
+    outcome.events += [EventRecord(key, *each) for each in todo.told]
+    return outcome
+
+
+def _told_of_refusal(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
+    """A pod is refused; that its Namespace is to go is no news."""
+    if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
+        return None
+    return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
+
+
+def _told_of(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
+    return EventRecord(key, "Normal", reason, f"{done} pod: {pod['metadata']['name']}")

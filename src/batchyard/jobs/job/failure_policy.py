@@ -1,0 +1,71 @@
+"""What a Job's podFailurePolicy makes of a failed pod.
+
+Source: pkg/controller/job/pod_failure_policy.go of Kubernetes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.jobs.job.spec import Rule
+
+IGNORE: Final = "Ignore"
+FAIL_INDEX: Final = "FailIndex"
+_FAIL_JOB: Final = "FailJob"
+
+
+class Judgement(NamedTuple):
+    """The action of the first rule that matches; "" where none does, which counts as Count does."""
+
+    action: str
+    #: Why the Job fails, if it does.
+    message: str | None = None
+
+
+def judgement(rules: Sequence[Rule] | None, pod: Obj) -> Judgement:
+    """What becomes of a failed pod."""
+    for number, rule in enumerate(rules or ()):
+        status = pod.get("status") or {}
+        codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
+        what = _exit_told(status, codes, pod) if codes is not None else _condition_told(status, patterns or (), pod)
+        if what is not None:
+            action = rule["action"]
+            message = f"{what} matching {action} rule at index {number}" if action == _FAIL_JOB else None
+            return Judgement(action, message)
+    return Judgement("")
+
+
+def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
+    """Whether a failed pod counts as a failure of the Job."""
+    return not rules or judgement(rules, pod).action != IGNORE
+
+
+def _exit_told(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
+    """Which container failed with one of these exit codes, those of the pod before its init containers."""
+    for field in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(field) or ():
+            ended = (container.get("state") or {}).get("terminated")
+            if ended is not None and _is_about(codes, container["name"], ended.get("exitCode", 0)):
+                return f"Container {container['name']} for pod {_name(pod)} failed with exit code {ended['exitCode']}"
+    return None
+
+
+def _is_about(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
+    if exit_code == 0 or codes.get("containerName") not in (None, container):
+        return False
+    if codes["operator"] == "In":
+        return exit_code in codes["values"]
+    return exit_code not in codes["values"]
+
+
+def _condition_told(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
+    """Which condition of the pod is as one of the patterns says."""
+    for condition in status.get("conditions") or ():
+        for pattern in patterns:
+            if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
+                return f"Pod {_name(pod)} has condition {condition['type']}"
+    return None
+
+
+def _name(pod: Obj) -> str:
+    return f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"

@@ -1,0 +1,92 @@
+"""How each pod that ends is counted exactly once, whatever is lost on the way.
+
+1. Its end is put on record in the Job's status: the uid under `uncountedTerminatedPods`, or the completed index.
+2. Then it loses its finalizer.
+3. Then the count grows, in the write that takes the uid off the record.
+
+Each step needs only what the step before it wrote, and is done again if it was lost. Source: Kubernetes's
+pkg/controller/job (trackJobStatusAndRemoveFinalizers, canRemoveFinalizer, cleanUncountedPodsWithoutFinalizers).
+"""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from batchyard.api.views.pod_lifecycle import SUCCEEDED
+from batchyard.jobs.job.completion import Verdict
+from batchyard.jobs.job.failure_policy import is_counted
+from batchyard.jobs.job.observed import JobPod, Standing, has_failed
+from batchyard.jobs.job.spec import contains, written
+
+#: How many uids a status may list, so that it stays small.
+UNCOUNTED_MAX: Final = 500
+
+
+class End(Enum):
+    """What a tracked pod is put on record as."""
+
+    NOT_YET = auto()  # it is needed, or may still do something
+    NOTHING = auto()
+    SUCCESS = auto()
+    FAILURE = auto()
+
+
+_NOT_YET, _NOTHING, _SUCCESS, _FAILURE = End.NOT_YET, End.NOTHING, End.SUCCESS, End.FAILURE  # slow to look up by name
+
+
+def releasable(standing: Standing, verdict: Verdict | None) -> list[JobPod]:
+    """The tracked pods whose end is on record, with that verdict on record: they may lose their finalizer."""
+    ends = [(pod, _end(pod, standing, verdict)) for pod in standing.pods if pod.tracked]
+    return [pod for pod, end in ends if end is not _NOT_YET and _is_recorded(pod, end, standing)]
+
+
+def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
+    """The fields of the status that tell of ended pods, with all ends on record that are due."""
+    ends = {pod.uid: _end(pod, standing, verdict) for pod in standing.pods if pod.tracked}
+    spec, uncounted = standing.spec, standing.status.get("uncountedTerminatedPods") or {}
+    fields: dict[str, Any] = {}
+    listed: list[list[str]] = []
+    for field, kind in (("succeeded", _SUCCESS), ("failed", _FAILURE)):
+        known = dict.fromkeys(uncounted.get(field) or ())
+        kept = [uid for uid in known if uid in ends]
+        fields[field] = standing.status.get(field, 0) + len(known) - len(kept)
+        listed.append(kept + [uid for uid, end in ends.items() if end is kind and uid not in known])
+    if spec.indexed:  # each index is a record by itself
+        listed[0] = []
+        fields |= {"succeeded": standing.succeeded, "completedIndexes": written(standing.succeeded_indexes)}
+    if spec.backoff_limit_per_index is not None:
+        fields["failedIndexes"] = written(standing.failed_indexes)
+    return {**fields, "uncountedTerminatedPods": _bounded(*listed)}
+
+
+def _end(pod: JobPod, standing: Standing, verdict: Verdict | None) -> End:
+    """What a tracked pod is to be put on record as."""
+    spec = standing.spec
+    has_place = not spec.indexed or spec.has_index(pod.index)
+    if pod.phase == SUCCEEDED:
+        return _SUCCESS if has_place and pod.uid not in standing.uncounted_failed else _NOTHING
+    failed = has_failed(pod, spec)
+    if verdict is None and not standing.leaving:
+        predecessor = standing.predecessors.get(pod.index)
+        if not failed or (predecessor is not None and predecessor.uid == pod.uid):
+            return _NOT_YET
+    if failed or (verdict is not None and not verdict.succeeded):  # a Job that fails takes its pods with it
+        return _FAILURE if has_place and is_counted(spec.failure_rules, pod.obj) else _NOTHING
+    return _NOTHING
+
+
+def _is_recorded(pod: JobPod, end: End, standing: Standing) -> bool:
+    """Whether the status has this end of a pod."""
+    if end is _FAILURE:
+        return pod.uid in standing.uncounted_failed
+    if end is _SUCCESS:
+        if standing.spec.indexed:
+            return contains(standing.recorded_indexes, pod.index)
+        return pod.uid in standing.uncounted_succeeded
+    return True
+
+
+def _bounded(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The uids as the status lists them; those without room are tracked on, and have their turn."""
+    listed = {"succeeded": succeeded[:UNCOUNTED_MAX], "failed": failed[: max(0, UNCOUNTED_MAX - len(succeeded))]}
+    return {field: uids for field, uids in listed.items() if uids}

@@ -1,0 +1,149 @@
+"""The integration of batch/v1 Jobs. Source: pkg/controller/jobs/job/job_controller.go of Kueue."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.annotations import boolean, whole_number
+from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.api.schema import meaning_of
+from batchyard.api.views.ownership import pods_at_once
+from batchyard.interfaces.client import Update, UpdateStatus, Write
+from batchyard.jobframework.podsets import (
+    Injection,
+    InvalidInjection,
+    inject,
+    restore,
+    topology_request,
+    without_duplicate_env,
+)
+from batchyard.jobframework.workloads import Ending, condition_true
+from batchyard.jobs.job.spec import parsed, total, union
+
+POD_SET: Final = "main"
+
+#: What the Job controller puts into a template and is no part of what was asked for; the name stays, as in Kueue.
+_GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
+_TEMPLATE: Final = ("spec", "template")
+
+
+class JobIntegration:
+    """Jobs: one pod set, `main`, as large as the parallelism."""
+
+    kind = scheme.JOB
+
+    def is_suspended(self, job: Obj) -> bool:
+        """Suspended, and not on the way there any more."""
+        return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
+
+    def is_active(self, job: Obj) -> bool:
+        """Pods of it are running."""
+        return bool((job.get("status") or {}).get("active"))
+
+    def pods_ready(self, job: Obj) -> bool:
+        """As many are ready or succeeded as run at once."""
+        status = job.get("status") or {}
+        uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
+        done = status.get("succeeded", 0) + len(uncounted)
+        return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
+
+    def ending(self, job: Obj) -> Ending | None:
+        """What its Complete or Failed condition says."""
+        condition = condition_true(job, "Complete", "Failed")
+        return None if condition is None else Ending(condition["type"] == "Complete", condition.get("message", ""))
+
+    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
+        """The one template."""
+        return (job["spec"]["template"],)
+
+    def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
+        """The one pod set; with a minimum where the Job may run with fewer pods."""
+        template: Mapping[str, Any] = job["spec"]["template"]
+        pod_set: dict[str, Any] = {
+            "name": POD_SET,
+            "template": without_duplicate_env(_without_controller_labels(template)),
+            "count": pods_at_once(job["spec"]),
+            "topologyRequest": topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
+        }
+        minimum = _parallelism_min(job)
+        return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
+
+    def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
+        """Slots of the parallelism that the completions left can no longer fill."""
+        parallelism: int = job["spec"].get("parallelism", 1)
+        completions: int = job["spec"].get("completions", parallelism)
+        ended = _ended_pods(job, completions)
+        reclaimable = parallelism - max(completions - ended, 0)
+        if parallelism <= 1 or ended == 0 or reclaimable <= 0:
+            return []
+        return [{"name": POD_SET, "count": reclaimable}]
+
+    def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
+        """The Job let go; one that may run with fewer pods gets as many as were admitted."""
+        if len(injections) != 1:
+            raise InvalidInjection(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
+        started: Obj = with_path(job, ("spec", "suspend"), False)
+        started = _with_parallelism(started, injections[0].count)
+        return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
+
+    def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
+        """Suspend it; then clear its start time, for templates may change only without; then restore it.
+
+        An annotation marks a Job on the way, so that a restart in between goes on.
+        """
+        if job["spec"].get("suspend") is not True:
+            annotations = {**(job["metadata"].get("annotations") or {}), well_known.STOPPING: "true"}
+            return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
+        if (job.get("status") or {}).get("startTime"):
+            return UpdateStatus(with_path(job, ("status", "startTime"), None))
+        restored = _restored(job, originals)
+        return None if restored == job else Update(restored)
+
+
+def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    kept = {name: value for name, value in labels.items() if name not in _GENERATED}
+    return template if len(kept) == len(labels) else with_path(template, ("metadata", "labels"), kept or None)
+
+
+def _parallelism_min(job: Obj) -> int | None:
+    value = annotation(job, well_known.MIN_PARALLELISM)
+    return None if value is None else whole_number(value)
+
+
+def _with_parallelism(job: Obj, count: int) -> Obj:
+    """The Job with another parallelism, if it takes part in partial admission."""
+    if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
+        return job
+    job = with_path(job, ("spec", "parallelism"), count)
+    if boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):
+        job = with_path(job, ("spec", "completions"), count)
+    return job
+
+
+def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
+    if annotation(job, well_known.STOPPING) is not None:
+        job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
+        if not job["metadata"]["annotations"]:
+            job = with_path(job, ("metadata", "annotations"), None)
+    if not originals:
+        return job
+    template, original = job["spec"]["template"], originals[0]
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
+    restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
+    job = _with_parallelism(job, original.count)
+    if meaning_of(scheme.JOB).is_same("PodTemplateSpec", restored, template):
+        return job
+    return with_path(job, _TEMPLATE, restored)
+
+
+def _ended_pods(job: Obj, completions: int) -> int:
+    """How many pods are done for good."""
+    status = job.get("status") or {}
+    if job["spec"].get("completionMode") != "Indexed":
+        ended: int = status.get("succeeded", 0)
+        return ended
+    done, failed = (parsed(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
+    return total(union(done, failed))

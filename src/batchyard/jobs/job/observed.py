@@ -1,0 +1,257 @@
+"""How a Job stands: what its status has on record, and what its pods say beyond that.
+
+Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
+getPodsWithDelayedDeletionPerIndex in Kubernetes's pkg/controller/job.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, annotation, finalizers_of, without_finalizer
+from batchyard.api.times import parse_time
+from batchyard.api.views.pod_lifecycle import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
+from batchyard.base.backoff import backoff
+from batchyard.base.instant import MINUTE, SECOND, Instant
+from batchyard.jobs.job.failure_policy import FAIL_INDEX, IGNORE, is_counted, judgement
+from batchyard.jobs.job.spec import NONE, JobSpec, Spans, contains, job_spec, parsed, total, with_indexes
+
+# --- pods ---
+#
+# The pods of a Job, as its controller sees them.
+#
+# A pod is tracked while it has the finalizer of Jobs: until its end is on record in the Job's status.
+# Sources: Kubernetes's pkg/controller/job (isPodFailed, getCompletionIndex), pkg/controller (IsPodActive,
+# IsPodTerminating).
+
+
+NO_INDEX = -1
+
+
+@dataclass(slots=True)
+class JobPod:
+    """One pod."""
+
+    obj: Obj
+    uid: str
+    phase: str
+    index: int
+    tracked: bool
+    #: Somebody deleted it; it may still be running.
+    deleted: bool
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never run again."""
+        return self.phase in {SUCCEEDED, FAILED}
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs, or waits to."""
+        return not self.deleted and not self.ended
+
+    @property
+    def terminating(self) -> bool:
+        """Whether it is on its way out."""
+        return self.deleted and not self.ended
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is ready."""
+        return is_ready(self.obj)
+
+
+def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
+    """The views of the pods of a Job."""
+    return [_job_pod(pod) for pod in pods]
+
+
+def has_failed(pod: JobPod, spec: JobSpec) -> bool:
+    """Whether it has failed: a pod that is being deleted has, unless the Job waits for its end."""
+    return pod.phase == FAILED or (pod.terminating and not spec.waits_for_the_end)
+
+
+def is_tracked(obj: Obj) -> bool:
+    """Whether a pod has the finalizer of Jobs."""
+    return well_known.JOB_TRACKING in finalizers_of(obj)
+
+
+def untracked(obj: Obj) -> Obj:
+    """The pod without the finalizer of Jobs."""
+    return without_finalizer(obj, well_known.JOB_TRACKING)
+
+
+def count_noted(obj: Obj, name: str) -> int:
+    """The number that an annotation of a pod says; 0 where it says none."""
+    text = annotation(obj, name)
+    return 0 if text is None else max(0, _index(text))
+
+
+def _job_pod(obj: Obj) -> JobPod:
+    metadata = obj["metadata"]
+    text = annotation(obj, well_known.COMPLETION_INDEX)
+    return JobPod(
+        obj,
+        metadata["uid"],
+        phase(obj),
+        NO_INDEX if text is None else _index(text),
+        is_tracked(obj),
+        "deletionTimestamp" in metadata,
+    )
+
+
+def _index(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else NO_INDEX
+
+
+# --- backoff ---
+#
+# How long a Job waits before it replaces pods that failed: 10 s, twice as long after each failure, 10 min at most.
+#
+# A success starts the count anew. Source: pkg/controller/job/backoff_utils.go of Kubernetes.
+
+
+_FIRST: Final = 10 * SECOND
+_LONGEST: Final = 10 * MINUTE
+#: More failures make no difference.
+FAILURES_MAX: Final = 7
+
+
+def since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
+    """When the last failures were, in order, as many as make a difference, without those before the last success."""
+    last_success = max(successes, default=-1)
+    return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
+
+
+def due_after(failures: list[Instant]) -> Instant:
+    """When pods may be made after these failures since the last success."""
+    return failures[-1] + backoff(_FIRST, _LONGEST, len(failures)) if failures else 0
+
+
+def index_due_after(failed: Obj) -> Instant:
+    """When the pod of an index may be replaced: each index has a count of its own, which its pods hand on."""
+    noted = count_noted(failed, well_known.INDEX_FAILURES) + count_noted(failed, well_known.INDEX_IGNORED_FAILURES)
+    return finished_at(failed) + backoff(_FIRST, _LONGEST, noted + 1)
+
+
+def finished_at(pod: Obj) -> Instant:
+    """When a pod ended: as its containers say, else when it was not ready any more, else when it was deleted."""
+    status = pod.get("status") or {}
+    ends = [_ended(container) for container in status.get("containerStatuses") or ()]
+    known = [end for end in ends if end is not None]
+    if known and len(known) == len(ends):
+        return max(map(parse_time, known))
+    ready = find_condition(status, READY)
+    if ready is not None and ready["status"] == "False" and ready.get("lastTransitionTime"):
+        return parse_time(ready["lastTransitionTime"])
+    deleted = deleted_at(pod)
+    return parse_time(pod["metadata"]["creationTimestamp"]) if deleted is None else deleted
+
+
+def _ended(container: Obj) -> str | None:
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return ended.get("finishedAt") or None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An unfinished Job with its pods."""
+
+    spec: JobSpec
+    status: Mapping[str, Any]
+    #: The Job itself is being deleted.
+    leaving: bool
+    pods: Sequence[JobPod]
+    active: Sequence[JobPod]
+    #: The uids of pods that ended and are on record, but may still be tracked: not in the counts of the status yet.
+    uncounted_succeeded: Collection[str]
+    uncounted_failed: Collection[str]
+    #: How many pods, or indexes, succeeded and how many pods failed, on record or not.
+    succeeded: int
+    failed: int
+    #: The indexes that the status has as succeeded; these and the new ones; those that failed for good.
+    recorded_indexes: Spans
+    succeeded_indexes: Spans
+    failed_indexes: Spans
+    #: By index, the failed pod that stays tracked until the one in its place has taken over its count of failures.
+    predecessors: Mapping[int, JobPod]
+
+
+def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
+    """How the Job stands with these pods."""
+    spec, status = job_spec(job), job.get("status") or {}
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    uncounted_succeeded, uncounted_failed = (frozenset(uncounted.get(f) or ()) for f in ("succeeded", "failed"))
+    new = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
+    succeeded = [pod for pod in new if pod.phase == SUCCEEDED]
+    failed = [pod for pod in new if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
+    active = [pod for pod in pods if pod.active]
+    recorded = parsed(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
+    done = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
+    lost = _failed_indexes(spec, status, pods)
+    successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
+    return Standing(
+        spec=spec,
+        status=status,
+        leaving="deletionTimestamp" in job["metadata"],
+        pods=pods,
+        active=active,
+        uncounted_succeeded=uncounted_succeeded,
+        uncounted_failed=uncounted_failed,
+        succeeded=total(done) if spec.indexed else successes,
+        failed=status.get("failed", 0) + len(uncounted_failed) + len(failed),
+        recorded_indexes=recorded,
+        succeeded_indexes=done,
+        failed_indexes=lost,
+        predecessors=_predecessors(spec, pods, active, (done, lost)),
+    )
+
+
+def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
+    """Whether a pod has ended, or is going to, and the status does not know yet; pods without a place never count."""
+    if not pod.tracked or pod.active or pod.uid in uncounted:
+        return False
+    return not spec.indexed or spec.has_index(pod.index)
+
+
+def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
+    """The indexes that are not tried again."""
+    if spec.backoff_limit_per_index is None:
+        return NONE
+    recorded = parsed(status.get("failedIndexes"), spec.completions or 0)
+    return with_indexes(recorded, [pod.index for pod in pods if _is_last_try(pod, spec, spec.backoff_limit_per_index)])
+
+
+def _is_last_try(pod: JobPod, spec: JobSpec, limit: int) -> bool:
+    """Whether an index has failed with this pod."""
+    if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
+        return False
+    action = judgement(spec.failure_rules, pod.obj).action
+    return action == FAIL_INDEX or (action != IGNORE and count_noted(pod.obj, well_known.INDEX_FAILURES) >= limit)
+
+
+def _predecessors(
+    spec: JobSpec, pods: Sequence[JobPod], active: Sequence[JobPod], decided: tuple[Spans, Spans]
+) -> Mapping[int, JobPod]:
+    """The failed pods of indexes that are to be tried again and have no pod yet: of each index the latest."""
+    if spec.backoff_limit_per_index is None:
+        return {}
+    taken = {pod.index for pod in active}
+    found: dict[int, JobPod] = {}
+    for pod in pods:
+        index = pod.index
+        if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in taken:
+            continue
+        if any(contains(spans, index) for spans in decided):
+            continue
+        if index not in found or _generation(pod) >= _generation(found[index]):
+            found[index] = pod
+    return found
+
+
+def _generation(pod: JobPod) -> tuple[int, int]:
+    """How many pods of its index failed before it, and when it did."""
+    before = count_noted(pod.obj, well_known.INDEX_FAILURES)
+    return before + count_noted(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

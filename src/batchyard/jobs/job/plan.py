@@ -1,0 +1,133 @@
+"""What is to be done next about a Job: its pods, its status, and what is told of it.
+
+Source: syncJob in Kubernetes's pkg/controller/job.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.conditions import is_true
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import Instant
+from batchyard.jobs.job.completion import (
+    COMPLETE,
+    JobConditions,
+    Told,
+    Verdict,
+    deadline,
+    new_verdict,
+    recorded_verdict,
+)
+from batchyard.jobs.job.finalizer_tracking import recorded, releasable
+from batchyard.jobs.job.observed import JobPod, Standing, standing
+from batchyard.jobs.job.parallelism import Scaling, scaling
+
+#: Fields that a status has even where they say nothing.
+_SAID_OF_NOTHING: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
+
+
+class Plan(NamedTuple):
+    """What to do."""
+
+    #: Pods that lose their finalizer, since their end is on record.
+    release: Sequence[JobPod] = ()
+    change: Scaling = Scaling()
+    #: The status as it should be; None: leave it for now.
+    status: Mapping[str, Any] | None = None
+    told: Sequence[Told] = ()
+    wake_at: Instant | None = None
+
+
+def plan(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> Plan:
+    """What to do about an unfinished Job; `failures` tells when pods failed that are not tracked any more.
+
+    Either pods are released or the status is written, never both at once: a finalizer goes only when what it guards is
+    known to be on record, even if a write is lost. The release brings the Job back at once.
+    """
+    state = standing(job, pods)
+    verdict = recorded_verdict(state)
+    release = releasable(state, verdict)
+    if release:
+        return Plan(release=release)
+    started = _started(state, now)
+    if verdict is None:
+        verdict = new_verdict(state, started, now)
+    change = _change(state, verdict, failures, now)
+    if verdict is None and _is_complete(state, change):
+        verdict = COMPLETE
+    due = (change.wake_at, deadline(state, started) if verdict is None else None)
+    wake_at = min((instant for instant in due if instant is not None), default=None)
+    status, told = _status(state, verdict, change, started, now)
+    return Plan(change=change, status=status, told=told, wake_at=wake_at)
+
+
+def _started(state: Standing, now: Instant) -> Instant | None:
+    """Since when the Job is active; one that is resumed starts over, and a suspended one has not started."""
+    if state.spec.suspended:
+        return None
+    text = state.status.get("startTime")
+    return now if not text or is_true(state.status, "Suspended") else parse_time(text)
+
+
+def _change(state: Standing, verdict: Verdict | None, failures: Iterable[Instant], now: Instant) -> Scaling:
+    """What happens to the pods. Those of a Job that fails count as failures, those of one that succeeds do not."""
+    if verdict is not None:
+        return Scaling(dismiss=state.active) if verdict.succeeded else Scaling(delete=state.active)
+    return Scaling() if state.leaving else scaling(state, failures, now)
+
+
+def _is_complete(state: Standing, change: Scaling) -> bool:
+    """Whether enough has succeeded and nothing is active any more."""
+    if change.create or len(state.active) > len(change.dismiss):
+        return False
+    return state.succeeded >= (1 if state.spec.completions is None else state.spec.completions)
+
+
+def _status(
+    state: Standing, verdict: Verdict | None, change: Scaling, started: Instant | None, now: Instant
+) -> tuple[Mapping[str, Any], Sequence[Told]]:
+    """The status after the change, and what is told of it."""
+    conditions = JobConditions(state.status, now)
+    status = {**state.status, **recorded(state, verdict), **_counts(state, change, started)}
+    if started is not None:
+        status["startTime"] = format_time(started)
+    if verdict is not None:
+        conditions.set(verdict.interim, True, verdict.reason, verdict.message)
+        if _nothing_is_left(state):
+            conditions.end(verdict, too_many=state.succeeded > _most(state))
+            status["completionTime"] = format_time(now) if verdict.succeeded else None
+    elif not state.leaving:
+        conditions.set_suspended(state.spec.suspended)
+        if state.spec.suspended:
+            status["startTime"] = None
+    status["conditions"] = conditions.listed()
+    return {name: value for name, value in status.items() if value or name in _SAID_OF_NOTHING}, conditions.told
+
+
+def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[str, Any]:
+    """How many pods run, are ready, and are on their way out.
+
+    A Job that starts is told of all its pods in the write that starts it. Afterwards those count that are there, for
+    new ones may be refused.
+    """
+    gone = {pod.uid for pod in (*change.dismiss, *change.delete)}
+    kept = [pod for pod in state.active if pod.uid not in gone]
+    starts = started is not None and state.status.get("startTime") != format_time(started)
+    terminating = sum(pod.terminating for pod in state.pods) + len(change.delete)
+    terminating += sum(bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss)  # the others go at once
+    return {
+        "active": len(kept) + (len(change.create) if starts else 0),
+        "ready": sum(pod.ready for pod in kept),
+        "terminating": terminating,
+    }
+
+
+def _most(state: Standing) -> int:
+    """How many pods may succeed."""
+    return state.succeeded if state.spec.completions is None else state.spec.completions
+
+
+def _nothing_is_left(state: Standing) -> bool:
+    """Whether all pods have ended and are counted."""
+    return not any(pod.tracked or not pod.ended for pod in state.pods)

@@ -1,0 +1,242 @@
+"""The JobSet controller: makes the Jobs of JobSets, and answers their ends.
+
+Each reconcile goes the way of upstream's (pkg/controllers/jobset_controller.go of JobSet), in its order, and writes
+the status last and once. What is decided on the way is in batchyard.scheduling.workload.jobset.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.errors import ApiError, Forbidden, InvalidObject
+from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of, with_path
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import (
+    Create,
+    Delete,
+    EventType,
+    Propagation,
+    Reader,
+    Update,
+    UpdateStatus,
+    WatchEvent,
+    Write,
+)
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.jobs.job.parallelism import CREATED_MAX
+from batchyard.jobs.jobset import spec
+from batchyard.jobs.jobset import spec as r
+from batchyard.jobs.jobset.child_job import child_jobs, headless_service
+from batchyard.jobs.jobset.policies import (
+    Turn,
+    apply_failure_policy,
+    has_start_time,
+    has_succeeded,
+    resumed_job,
+    turn_of,
+    without_start_time,
+)
+from batchyard.jobs.jobset.spec import Children, replicated_job_name, sort_children
+from batchyard.jobs.jobset.status import StatusDraft, are_all_ready, replicated_statuses
+
+
+class _Look(NamedTuple):
+    """A JobSet with its Jobs, and what is to be said and written about them."""
+
+    key: Key
+    jobset: Obj
+    children: Children
+    draft: StatusDraft
+    writes: list[Write]
+
+    def outcome(self) -> Outcome:
+        """The writes so far, then the status if it changed, and the events that tell of it."""
+        if self.draft.is_changed:
+            self.writes.append(UpdateStatus(self.draft.result()))
+        events = [EventRecord(self.key, *note) for note in self.draft.notes]
+        return Outcome(self.writes, events, if_refused=partial(_told_of_refusal, self.key))
+
+
+class JobSetController:
+    """Keeps the Jobs of JobSets, their Services, and the status that sums them up."""
+
+    name = "jobset-controller"
+    rank = 0
+    kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """A JobSet; the one a Job or Service is of; those that may have waited for the name of a Job that is gone."""
+        key = event.key
+        if key.kind == scheme.JOB_SET:
+            return (key,) if _says_more(event, _of_jobset) else ()
+        owner = controller_of(event.obj)
+        if owner is not None and owner["kind"] == "JobSet":
+            is_news = key.kind == scheme.SERVICE or _says_more(event, _of_job)
+            return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_news else ()
+        is_free = event.type is EventType.DELETED and key.kind == scheme.JOB
+        return _jobsets_named_in(key) if is_free else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Bring the Jobs into the state the JobSet wants, and its status up to date with them."""
+        jobset = reader.get(key)
+        if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
+            return Outcome()
+        children = sort_children(jobset, _jobs_of(jobset, reader))
+        if children is None:
+            return Outcome()
+        look = _Look(key, jobset, children, StatusDraft(jobset, now), [])
+        statuses = replicated_statuses(jobset, children)
+        look.draft.count(statuses)
+        if spec.is_finished(jobset):
+            look.writes.extend(_deletions(children.active))
+            return look.outcome()
+        look.writes.extend(_deletions(children.previous))
+        if not spec.is_suspended(jobset) and are_all_ready(jobset, statuses):
+            look.draft.end_restart()
+        if children.failed:
+            apply_failure_policy(look.draft, jobset, children.failed)
+            return look.outcome()
+        if children.successful and has_succeeded(jobset, children.successful):
+            look.draft.complete()
+            return look.outcome()
+        return _go_on(look, turn_of(jobset, statuses), reader)
+
+
+def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
+    """Make what is missing, then suspend the Jobs or let them go."""
+    jobset, draft, writes = look.jobset, look.draft, look.writes
+    writes.extend(_missing_service(jobset, reader))
+    for jobs in _missing_jobs(look, turn):
+        taken = [key for key in map(key_of, jobs) if reader.get(key) is not None]
+        writes.extend(Create(job) for job in jobs if key_of(job) not in taken)
+        if taken:  # those after it have to wait as well
+            return Outcome(writes, [_creation_failed(look.key, taken)])
+    if spec.is_suspended(jobset):
+        writes.extend(_suspensions(look.children.active))
+        draft.suspend()
+        return look.outcome()
+    writes.extend(_resumptions(look.children.active, turn))
+    if turn.others_wait:
+        draft.start_in_order()
+        return look.outcome()
+    if spec.starts_in_order(jobset):
+        draft.end_start_in_order()
+    draft.resume()
+    return look.outcome()
+
+
+# --- its objects ---
+
+
+def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
+    """The Jobs a JobSet controls."""
+    uid = jobset["metadata"]["uid"]
+    for obj in reader.owned_by(uid, jobset["metadata"].get("namespace", "")):
+        if group_kind(obj) == scheme.JOB and (controller_of(obj) or {}).get("uid") == uid:
+            yield obj
+
+
+def _deletions(jobs: Sequence[Obj]) -> list[Write]:
+    """Their pods go first, so that a Job of the same name never meets pods of the last one."""
+    return [
+        Delete(key_of(job), propagation=Propagation.FOREGROUND, uid=job["metadata"]["uid"])
+        for job in jobs
+        if "deletionTimestamp" not in job["metadata"]
+    ]
+
+
+def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
+    """The Service goes by its name, whoever made it."""
+    if not spec.has_host_names(jobset):
+        return []
+    there = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
+    return [] if there is not None else [Create(headless_service(jobset))]
+
+
+def _missing_jobs(look: _Look, turn: Turn) -> list[list[dict[str, Any]]]:
+    """The Jobs to make for each of those whose turn it is; a name is free only when its last Job is gone.
+
+    As many are made at a time as pods of a Job: they bring the JobSet back for the next.
+    """
+    jobset, children = look.jobset, look.children
+    if children.previous and spec.recreates_at_once(jobset):
+        return []
+    names, room = children.names(), CREATED_MAX
+    missing: list[list[dict[str, Any]]] = []
+    for replicated in turn.replicated_jobs:
+        places = range(spec.replicas_of(replicated))
+        free = list(islice((i for i in places if spec.job_name(jobset, replicated, i) not in names), room))
+        if free:
+            missing.append(child_jobs(jobset, replicated, free))
+            room -= len(free)
+    return missing
+
+
+def _suspensions(active: Sequence[Obj]) -> list[Write]:
+    return [Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")]
+
+
+def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
+    """The suspended Jobs of those whose turn it is are let go; one that ran before is first told to start anew."""
+    templates = {each["name"]: each["template"]["spec"]["template"] for each in turn.replicated_jobs}
+    writes: list[Write] = []
+    for job in active:
+        template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
+        if template is None:
+            continue
+        fresh = not has_start_time(job)
+        writes.append(Update(resumed_job(job, template)) if fresh else UpdateStatus(without_start_time(job)))
+    return writes
+
+
+def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
+    """Others' Jobs have the names; the JobSet waits for them to go."""
+    said = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
+    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(said))
+
+
+def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | None:
+    """What the JobSet needs may not be made as it is; nobody but whoever wrote the JobSet can help that."""
+    if not isinstance(write, Create) or not isinstance(error, Forbidden | InvalidObject):
+        return None
+    name, why = write.obj["metadata"]["name"], str(error)
+    if isinstance(error, InvalidObject):
+        kind = "Job.batch" if write.obj["kind"] == "Job" else "Service"
+        listed = ", ".join(map(str, error.faults))
+        why = f'{kind} "{name}" is invalid: {listed if len(error.faults) == 1 else f"[{listed}]"}'
+    if write.obj["kind"] == "Job":
+        return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
+    return EventRecord(key, "Warning", r.SERVICE_CREATION_FAILED, why)
+
+
+# --- which changes matter ---
+
+
+def _says_more(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
+    """Whether a change is one of what is read here. Most are not: pods are counted and statuses written, often."""
+    return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
+
+
+def _of_jobset(jobset: Obj) -> tuple[Any, ...]:
+    """What is read of a JobSet; its counts are only written."""
+    metadata, status = jobset["metadata"], jobset.get("status") or {}
+    own = (jobset["spec"], metadata.get("annotations"), "deletionTimestamp" in metadata)
+    return (*own, status.get("restarts", 0), status.get("conditions"))
+
+
+def _of_job(job: Obj) -> tuple[Any, ...]:
+    """What is read of a Job."""
+    metadata, status = job["metadata"], job.get("status") or {}
+    own = (job["spec"], metadata.get("labels"), metadata.get("ownerReferences"), "deletionTimestamp" in metadata)
+    counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
+    return (*own, *counts, status.get("startTime") is None, status.get("conditions"))
+
+
+def _jobsets_named_in(job: Key) -> Iterable[Key]:
+    """The JobSets one of whose Jobs would have this name: `<JobSet>-<replicated job>-<index>`."""
+    parts = job.name.split("-")
+    if parts[-1].isdecimal():
+        for end in range(1, len(parts) - 1):
+            yield Key(scheme.JOB_SET, job.namespace, "-".join(parts[:end]))

@@ -1,0 +1,175 @@
+"""What a JobSet's spec asks for, read in one place, with the names that follow from it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.conditions import Condition, is_true
+from batchyard.api.meta import Obj, label
+
+# --- reasons ---
+#
+# Reasons and messages of a JobSet's conditions and events. Source: pkg/constants of JobSet.
+
+
+class Why(NamedTuple):
+    """The reason and the message of a condition or an event."""
+
+    reason: str
+    message: str
+
+
+# Types of conditions.
+COMPLETED: Final = "Completed"
+FAILED: Final = "Failed"
+SUSPENDED: Final = "Suspended"
+RESTARTING: Final = "RestartingJobSet"
+STARTUP_IN_PROGRESS: Final = "StartupPolicyInProgress"
+STARTUP_COMPLETED: Final = "StartupPolicyCompleted"
+
+JOBS_COMPLETED: Final = Why("AllJobsCompleted", "jobset completed successfully")
+JOBS_SUSPENDED: Final = Why("SuspendedJobs", "jobset is suspended")
+JOBS_RESUMED: Final = Why("ResumeJobs", "jobset is resumed")
+IN_ORDER_IN_PROGRESS: Final = Why("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
+IN_ORDER_COMPLETED: Final = Why("InOrderStartupPolicyCompleted", "in order startup policy has completed")
+
+# Why a JobSet failed; the message names the Job that failed first.
+JOBS_FAILED: Final = Why("FailedJobs", "jobset failed due to one or more job failures")
+RESTARTS_EXHAUSTED: Final = Why("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+
+# What a failure policy did; the message names the Job that failed first.
+FAIL_ACTION: Final = Why("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+RESTART_ACTION: Final = Why("RestartJobSetFailurePolicyAction", "applying RestartJobSet failure policy action")
+FREE_RESTART_ACTION: Final = Why(
+    "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction",
+    "applying RestartJobSetAndIgnoreMaxRestarts failure policy action",
+)
+
+# Why a restart began: of no rule's making, or of a rule's, which the reason names.
+BY_DEFAULT: Final = "DefaultFailurePolicy"
+BY_RULE_PREFIX: Final = "FailurePolicy_"
+
+# Why a restart is over.
+RESTARTED: Final = Why("JobsReady", "all jobs are ready")
+RESTART_ENDED_BY_FAILURE: Final = Why("JobSetFailed", "jobset failed")
+RESTART_ENDED_BY_COMPLETION: Final = Why("JobSetCompleted", JOBS_COMPLETED.message)
+RESTART_ENDED_BY_SUSPENSION: Final = Why("JobSetSuspended", JOBS_SUSPENDED.message)
+
+JOB_CREATION_FAILED: Final = "JobCreationFailed"
+SERVICE_CREATION_FAILED: Final = "HeadlessServiceCreationFailed"
+PLACEMENT_VIOLATION: Final = Why("ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
+
+
+CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
+DEFAULT_GROUP: Final = "default"
+
+
+def replicated_jobs(jobset: Obj) -> Sequence[Mapping[str, Any]]:
+    """The replicated jobs, in the order of the spec."""
+    return jobset["spec"].get("replicatedJobs") or ()
+
+
+def replicas_of(replicated: Mapping[str, Any]) -> int:
+    """How many Jobs a replicated job is."""
+    replicas: int = replicated.get("replicas", 1)
+    return replicas
+
+
+def group_of(replicated: Mapping[str, Any]) -> str:
+    """The group a replicated job belongs to."""
+    return replicated.get("groupName") or DEFAULT_GROUP
+
+
+def job_name(jobset: Obj, replicated: Mapping[str, Any], index: int) -> str:
+    """The name of one Job of a replicated job."""
+    return f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
+
+
+def is_suspended(jobset: Obj) -> bool:
+    """Whether its Jobs are to be suspended."""
+    return bool(jobset["spec"].get("suspend"))
+
+
+def is_finished(jobset: Obj) -> bool:
+    """Whether it is complete or has failed."""
+    return is_true(jobset, COMPLETED) or is_true(jobset, FAILED)
+
+
+def is_managed_elsewhere(jobset: Obj) -> bool:
+    """Whether another controller looks after it, as MultiKueue's does."""
+    return jobset["spec"].get("managedBy") not in {None, CONTROLLER}
+
+
+def starts_in_order(jobset: Obj) -> bool:
+    """Whether a replicated job starts only when the one before it has started."""
+    return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+
+
+def recreates_at_once(jobset: Obj) -> bool:
+    """Whether no Job of a restart is made before the last one of the attempt before is gone."""
+    return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
+
+
+def has_host_names(jobset: Obj) -> bool:
+    """Whether its pods find each other by name."""
+    return bool((jobset["spec"].get("network") or {}).get("enableDNSHostnames"))
+
+
+def subdomain(jobset: Obj) -> str:
+    """The domain of its pods' host names, and the name of the Service behind it."""
+    return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
+
+
+# --- children ---
+#
+# The Jobs of a JobSet, sorted by what they mean to it.
+
+
+class Children(NamedTuple):
+    """Those of the present restart attempt by how they stand, and those of earlier ones, which are to go."""
+
+    active: list[Obj]
+    successful: list[Obj]
+    failed: list[Obj]
+    previous: list[Obj]
+
+    def names(self) -> dict[str, None]:
+        """The names that are taken."""
+        return {job["metadata"]["name"]: None for jobs in self for job in jobs}
+
+
+def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
+    """The Jobs by what they mean; None if one does not say which restart attempt it belongs to.
+
+    A JobSet with such a Job is left alone until the Job is gone or marked, as upstream leaves it.
+    """
+    restarts: int = (jobset.get("status") or {}).get("restarts", 0)
+    children = Children([], [], [], [])
+    for job in jobs:
+        attempt = label(job, well_known.RESTART_ATTEMPT) or ""
+        if not (attempt.isascii() and attempt.isdigit()):
+            return None
+        if int(attempt) < restarts:
+            children.previous.append(job)
+            continue
+        end = ending(job)
+        if end is None:
+            children.active.append(job)
+        elif end["type"] == "Failed":
+            children.failed.append(job)
+        else:
+            children.successful.append(job)
+    return children
+
+
+def ending(job: Obj) -> Condition | None:
+    """The condition that says how a Job ended; None while it has not."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["status"] == "True" and condition["type"] in {"Complete", "Failed"}:
+            return condition  # type: ignore[no-any-return]
+    return None
+
+
+def replicated_job_name(job: Obj) -> str:
+    """The replicated job a Job is of; '' if it does not say."""
+    return label(job, well_known.REPLICATED_JOB_NAME) or ""

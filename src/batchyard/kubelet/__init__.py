@@ -1,0 +1,1 @@
+"""What runs pods: simulated, or on this machine."""

@@ -1,0 +1,270 @@
+"""The whole of what a run of a container is to be: the spec that its keeper reads.
+
+Source of the order in which things are looked at, which decides what is told first: pkg/kubelet/kuberuntime
+(startContainer, generateContainerConfig); of resources: kuberuntime_container_linux.go.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import quantity
+from batchyard.api.meta import Obj
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.devices import Devices
+from batchyard.kubelet.local.environment import command_line, environment
+from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError, quoted
+from batchyard.kubelet.local.images import ImageRow, find_row
+from batchyard.kubelet.local.names import hostname_of
+from batchyard.kubelet.local.security import (
+    ROOT,
+    User,
+    refuse_what_cannot_be,
+    seccomp_of,
+    shared_group,
+    user_in_image,
+    user_of,
+)
+from batchyard.kubelet.local.volume_plans import Mount, Plan, mounts_of
+
+# --- probes ---
+#
+# The probes and lifecycle hooks of a container, complete: defaults filled in, ports as numbers.
+#
+# A kubelet finds out that a port's name is unknown when it probes, tells it, and probes again for ever; here such a
+# container is not made. Source: pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
+
+
+_PROBES: Final[Mapping[str, str]] = {
+    "startupProbe": "startup",
+    "livenessProbe": "liveness",
+    "readinessProbe": "readiness",
+}
+_HOOKS: Final = ("postStart", "preStop")
+_DEFAULTS: Final[Mapping[str, int]] = {
+    "initialDelaySeconds": 0,
+    "timeoutSeconds": 1,
+    "periodSeconds": 10,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+}
+_OF_ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "httpGet": {"path": "/", "scheme": "HTTP"},
+    "grpc": {"service": ""},
+    "tcpSocket": {},
+}
+_PORT_MAX: Final = 65535
+
+
+def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The probes of a container by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
+    found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
+    for name, probe in found.items():
+        if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
+            raise ContainerError(CONFIG, f"{name} probe: must specify a handler type")
+    return {
+        name: {**_DEFAULTS, **_said(probe), **_actions(probe, container, f"{name} probe")}
+        for name, probe in found.items()
+    }
+
+
+def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The handlers of a container by `postStart` and `preStop`; ContainerError if a port is unknown."""
+    lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
+    found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
+    return {name: {**_said(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
+
+
+def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def _actions(fields: Mapping[str, Any], container: Mapping[str, Any], whose: str) -> dict[str, Mapping[str, Any]]:
+    """What a probe or hook does that has a port."""
+    return {
+        action: {**defaults, **_said(fields[action]), "port": _port(fields[action].get("port"), container, whose)}
+        for action, defaults in _OF_ACTIONS.items()
+        if fields.get(action) is not None
+    }
+
+
+def _port(port: int | str | None, container: Mapping[str, Any], whose: str) -> int:
+    number = port
+    if isinstance(port, str):
+        named = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
+        number = named.get(port, int(port) if port.isdecimal() and port.isascii() else None)
+    if number is None:
+        raise ContainerError(CONFIG, f"{whose}: port {port} not found")
+    if not 0 < int(number) <= _PORT_MAX:
+        raise ContainerError(CONFIG, f"{whose}: invalid port number: {number}")
+    return int(number)
+
+
+_MESSAGE_PATH: Final = "/dev/termination-log"
+_MESSAGE_POLICY: Final = "File"
+
+
+def no_fault(_: str) -> str:
+    """Every seccomp profile can be loaded."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What is said of the machine, for all pods alike."""
+
+    images: Sequence[ImageRow] = ()
+    #: The folders of the machine that pods may have by hostPath.
+    host_paths: Sequence[str] = ()
+    #: Who runs a container of which nobody says it.
+    default_user: User = ROOT
+    #: How many processes a container may have.
+    pids: int = 32768
+    #: A log is kept in so many files of so many bytes, as a kubelet's containerLogMaxFiles and containerLogMaxSize.
+    log_max_bytes: int = 10 * 1024 * 1024
+    log_max_files: int = 5
+    cluster_domain: str = "cluster.local"
+    #: The container engines that work here, the one first that is asked where nothing is said.
+    engines: Sequence[str] = ()
+    #: How many bytes unpacked images may take that no container uses.
+    cache_bytes: int = 20 << 30
+    #: Whether pods may use the machine's network, and so reach what listens on its loopback.
+    host_network: bool = False
+    #: Why a seccomp profile of this machine cannot be loaded, by its name; '' where it can.
+    profile_fault: Callable[[str], str] = no_fault
+
+
+class Standing(NamedTuple):
+    """What stands for a container's image; for one of an engine what the engine tells of it."""
+
+    row: ImageRow
+    image: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a pod was given before its containers are made."""
+
+    #: Its addresses, the main one first.
+    addresses: Sequence[str] = ()
+    #: What its volumes hold, by name.
+    volumes: Mapping[str, Plan] = field(default_factory=dict)
+    #: By container.
+    devices: Mapping[str, Devices] = field(default_factory=dict)
+    #: What stands for the image of the one that is made; None: something of this machine.
+    standing: Standing | None = None
+
+
+class ContainerRun(NamedTuple):
+    """What a run is to be."""
+
+    #: Complete, but that its mounts are not yet looked up in the folder of the pod.
+    spec: dict[str, Any]
+    mounts: Sequence[Mount]
+
+
+def container_run(
+    pod: Obj, container: Mapping[str, Any], attempt: int, given: Given, settings: NodeSettings, reader: Reader
+) -> ContainerRun:
+    """The run of a container, the attempt counted from 0; ContainerError if it cannot be made as it is asked for."""
+    name: str = container["name"]
+    standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
+    refuse_what_cannot_be(pod, container, reader, host_network=settings.host_network)
+    seccomp = seccomp_of(pod, container, settings.profile_fault)
+    devices = given.devices.get(name, Devices())
+    variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
+    mounts = mounts_of(container, variables, given.volumes)
+    metadata, context = pod["metadata"], container.get("securityContext") or {}
+    spec: dict[str, Any] = {
+        "kind": "container",
+        "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
+        "container": name,
+        "attempt": attempt,
+        "argv": _argv(container, variables, standing.image),
+        "environment": {**_hostname(pod, settings.cluster_domain), **variables},
+        **_place(pod, container, standing, settings.default_user),
+        "stdin": bool(container.get("stdin")),
+        "stdinOnce": bool(container.get("stdinOnce")),
+        "tty": bool(container.get("tty")),
+        "mounts": [*_mounts_of_image(standing.row), *(mount.row() for mount in mounts)],
+        "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
+        **_resources(pod, container, settings.pids),
+        "seccomp": seccomp,
+        "procMount": context.get("procMount") or "Default",
+        "devices": list(devices.paths),
+        "network": "node" if pod["spec"].get("hostNetwork") else "pod",
+        "probes": probes_of(container),
+        "hooks": hooks_of(container),
+        "terminationMessagePath": container.get("terminationMessagePath") or _MESSAGE_PATH,
+        "terminationMessagePolicy": container.get("terminationMessagePolicy") or _MESSAGE_POLICY,
+        "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},
+    }
+    return ContainerRun(spec, mounts)
+
+
+def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
+    """What an image brings besides its programs."""
+    folder = row.working_dir
+    return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
+
+
+def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: User) -> dict[str, Any]:
+    """What a container sees for its root, where it begins in that, and as whom."""
+    row, image = standing
+    name, folder = container.get("image") or "", container.get("workingDir")
+    if not row.engine:
+        place = {"image": row.place(name), "workingDir": folder or row.working_dir or None}
+        return {**place, "user": user_of(pod, container, default)}
+    told = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
+    if "unpacked" in image:
+        files, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
+    else:
+        files, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
+    return {
+        "image": {"name": name, **told, **files},
+        "workingDir": folder or image["workingDir"] or "/",
+        "user": user_in_image(pod, container, image["user"]) or user,
+        "groups": [] if group is None else [group],
+        "stopSignal": image["stopSignal"],
+    }
+
+
+def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
+    """The container's command and arguments, or those of its image where it has none of its own.
+
+    An image's own arguments go with its own command alone. Where the image has no command, the container's arguments
+    are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
+    """
+    said = command_line(container, variables)
+    if not container.get("command"):
+        entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
+        said = [*entrypoint, *(said or arguments)]
+    if not said:
+        what = f"what stands for image {quoted(container.get('image') or '')} names none"
+        raise ContainerError(CREATE, f"no command specified: {what}; say it in the container's command")
+    return said
+
+
+def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
+    """HOSTNAME, as runtimes set it; who uses the node's network has the node's name, which is not known here."""
+    if pod["spec"].get("hostNetwork"):
+        return {}
+    try:
+        return {"HOSTNAME": hostname_of(pod, cluster_domain).name}
+    except InputError as error:
+        raise ContainerError(CONFIG, str(error)) from error
+
+
+def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
+    """Limits and requests; where a container has no limit its pod's holds, and its limit is its request."""
+    own: Mapping[str, Any] = container.get("resources") or {}
+    limits: Mapping[str, Any] = own.get("limits") or {}
+    of_pod: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
+    cpu, memory = (_amount(name, limits) or _amount(name, of_pod) for name in ("cpu", "memory"))
+    requested = _amount("cpu", own.get("requests") or {}) or _amount("cpu", limits)
+    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids}, "requests": {"cpu": requested}}
+
+
+def _amount(name: str, amounts: Mapping[str, Any]) -> int | None:
+    """Thousandths of cpu, bytes of memory; None if nothing is said, or zero, which is no limit."""
+    return quantity.amount(name, amounts[name]) or None if name in amounts else None

@@ -1,0 +1,261 @@
+"""The variables of a container, and its command with them put in.
+
+Later ones stand before earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` in a value is a
+variable that was set before it, or a Service's. Any name goes that the API lets through: since Kubernetes 1.34 a
+kubelet leaves none out. Sources: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); pkg/kubelet/container.
+"""
+
+import re
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.configs import Config, find_config_map, find_secret, no_config_map, no_secret
+from batchyard.kubelet.local.downward_api import Facts, facts_of, text_of_resource, variable_of_field
+from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError
+
+# --- expansion ---
+#
+# References to variables in texts: `$(NAME)`, as pods have them in values, commands and paths.
+#
+# Source: third_party/forked/golang/expansion, and the words of the API about `$$`.
+
+
+#: Characters of one text that a process can be given, and of all its variables or its command. Source: execve(2) of
+#: Linux (MAX_ARG_STRLEN, and a quarter of the usual bound of a stack).
+LONGEST: Final = 128 * 1024
+TOTAL: Final = 2 * 1024 * 1024
+_REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+def expand(text: str, lookup: Callable[[str], str | None]) -> str:
+    """The text with `$(NAME)` replaced by what the lookup says, once, from left to right.
+
+    What comes in is not looked through again. A name that the lookup does not know stays as it is written, and so does
+    a `$(` that nothing closes. `$$` is one `$`. InputError where that is longer than any process can be given:
+    texts that refer to each other could grow without bound.
+    """
+    length = 0
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal length
+        name = match.group(1)
+        value = "$" if name is None else lookup(name)
+        if value is None:
+            return match.group(0)
+        length += len(value)
+        if length > LONGEST:
+            raise too_long()
+        return value
+
+    closed = text.rfind(")") + 1  # behind it nothing is: each `$(` there would be sought an end for
+    return _REFERENCE.sub(replaced, text[:closed]) + text[closed:].replace("$$", "$")
+
+
+def too_long() -> InputError:
+    """What is told, in the words of execve(2), of more than a process can be given."""
+    return InputError("argument list too long")
+
+
+def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A path with its references replaced, and the names, sorted, that have no value or an empty one."""
+    missing: dict[str, None] = {}
+
+    def lookup(name: str) -> str:
+        value = variables.get(name, "")
+        if not value:
+            missing[name] = None
+        return value
+
+    return expand(text, lookup), sorted(missing)
+
+
+# --- services ---
+#
+# The variables by which containers find Services.
+#
+# Source: pkg/kubelet/envvars; pkg/kubelet/kubelet_pods.go (getServiceEnvVarMap).
+
+
+#: The Service by which all pods find the API, whatever they want of others.
+_MASTER: Final = Key(scheme.SERVICE, "default", "kubernetes")
+_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
+
+
+def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
+    """The variables of all Services of a namespace that have an address, and of the one of the API.
+
+    `has_links` is the pod's enableServiceLinks: without it only the latter. A Service of the namespace stands before
+    the API's if it has its name. A pod that `has_network` of its own finds the API there, others at the node's own.
+    """
+    found: dict[str, Obj] = {}
+    master = reader.get(_MASTER) if has_network else _as_the_node_sees_it(reader)
+    if master is not None and _address(master):
+        found[_MASTER.name] = master
+    for service in reader.list(scheme.SERVICE, namespace) if has_links else ():
+        if _address(service) and key_of(service) != _MASTER:
+            found[service["metadata"]["name"]] = service
+    return {name: value for service in found.values() for name, value in _variables(service).items()}
+
+
+def _as_the_node_sees_it(reader: Reader) -> Obj | None:
+    """The API's Service with the address and the port at which the server listens, where clients can trust it."""
+    endpoints = reader.get(_ENDPOINTS)
+    for subset in (endpoints or {}).get("subsets") or ():
+        if subset["ports"][0].get("name") == "https":
+            spec = {"clusterIP": subset["addresses"][0]["ip"], "ports": subset["ports"]}
+            return {"metadata": {"name": _MASTER.name}, "spec": spec}
+    return None
+
+
+def _address(service: Obj) -> str:
+    address: str = service["spec"].get("clusterIP") or ""
+    return "" if address == "None" else address
+
+
+def _variables(service: Obj) -> dict[str, str]:
+    prefix, address = _upper(service["metadata"]["name"]), _address(service)
+    ports: list[Mapping[str, Any]] = list(service["spec"].get("ports") or ())
+    variables = {f"{prefix}_SERVICE_HOST": address}
+    if ports:
+        variables[f"{prefix}_SERVICE_PORT"] = str(ports[0]["port"])
+    variables.update({f"{prefix}_SERVICE_PORT_{_upper(p['name'])}": str(p["port"]) for p in ports if p.get("name")})
+    for number, port in enumerate(ports):
+        variables.update(_links(prefix, address, port, is_first=number == 0))
+    return variables
+
+
+def _links(prefix: str, address: str, port: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
+    """The variables of one port, as Docker's links had them."""
+    protocol: str = port.get("protocol") or "TCP"
+    host = f"[{address}]" if ":" in address else address
+    url = f"{protocol.lower()}://{host}:{port['port']}"
+    own = f"{prefix}_PORT_{port['port']}_{protocol.upper()}"
+    return {
+        **({f"{prefix}_PORT": url} if is_first else {}),
+        own: url,
+        f"{own}_PROTO": protocol.lower(),
+        f"{own}_PORT": str(port["port"]),
+        f"{own}_ADDR": address,
+    }
+
+
+def _upper(name: str) -> str:
+    return name.replace("-", "_").upper()
+
+
+_Find = Callable[[Reader, str, str], Config | None]
+#: How to find what a field refers to, how kubelets call it, and what they say where there is none.
+_REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
+    "configMapRef": (find_config_map, "ConfigMap", no_config_map),
+    "secretRef": (find_secret, "Secret", no_secret),
+    "configMapKeyRef": (find_config_map, "ConfigMap", no_config_map),
+    "secretKeyRef": (find_secret, "Secret", no_secret),
+}
+
+
+def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
+    """The variables of a container by name; ContainerError if one cannot be had.
+
+    `addresses` are those of the pod. What the image brings, HOME and HOSTNAME are no part of it.
+    """
+    try:
+        variables = _environment_variables(facts_of(pod, addresses, reader), container, reader)
+    except InputError as error:
+        raise ContainerError(CONFIG, str(error)) from error
+    for name, value in variables.items():
+        if "\0" in value:
+            raise ContainerError(CREATE, f"environment variable {name} has a null byte, which no process can be given")
+    return variables
+
+
+def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
+    """Command and arguments of a container with its variables put in. An unknown one stays as it is written.
+
+    ContainerError where they are longer than any process can be given.
+    """
+    found: list[str] = []
+    left = TOTAL
+    try:
+        for part in [*(container.get("command") or ()), *(container.get("args") or ())]:
+            found.append(expand(part, variables.get))
+            left -= len(found[-1])
+            if left < 0:
+                raise too_long()
+    except InputError as error:
+        raise ContainerError(CREATE, str(error)) from error
+    return found
+
+
+def _environment_variables(facts: Facts, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
+    spec, namespace = facts.pod["spec"], facts.pod["metadata"].get("namespace") or ""
+    has_links, has_network = spec.get("enableServiceLinks") is not False, bool(facts.addresses)
+    services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
+    own: dict[str, str] = {}
+    left = TOTAL
+    for source in container.get("envFrom") or ():
+        whole = _from_whole(source, namespace, reader)
+        left -= sum(len(name) + len(value) for name, value in whole.items())
+        if left < 0:
+            raise too_long()
+        own.update(whole)
+    for variable in container.get("env") or ():
+        if variable.get("value"):
+            value: str | None = expand(variable["value"], ChainMap(own, services).get)
+        else:
+            value = _from_source(facts, container, variable.get("valueFrom") or {}, reader)
+        if value is not None:
+            left -= len(variable["name"]) + len(value)
+            if left < 0:
+                raise too_long()
+            own[variable["name"]] = value
+    return {**{name: value for name, value in services.items() if name not in own}, **own}
+
+
+def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
+    """The variables of an entry of envFrom."""
+    found = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
+    if found is None:
+        return {}
+    field, reference = found
+    config = _find(field, reference, namespace, reader)
+    prefix: str = source.get("prefix") or ""
+    return {prefix + key: text for key, text in sorted(config.texts.items())} if config is not None else {}
+
+
+def _from_source(facts: Facts, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader) -> str | None:
+    """The value of a variable that has a source, or nothing at all; None: it is not set."""
+    if source.get("fieldRef"):
+        return variable_of_field(facts, source["fieldRef"]["fieldPath"])
+    if source.get("resourceFieldRef"):
+        return text_of_resource(facts, source["resourceFieldRef"], container["name"])
+    if source.get("fileKeyRef"):
+        raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
+    for field in ("configMapKeyRef", "secretKeyRef"):
+        if source.get(field):
+            return _from_key(field, source[field], facts.pod["metadata"].get("namespace") or "", reader)
+    return ""
+
+
+def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> str | None:
+    config = _find(field, reference, namespace, reader)
+    if config is None:
+        return None
+    key: str = reference["key"]
+    if key not in config.texts and not reference.get("optional"):
+        noun = _REFERENCES[field][1]
+        raise InputError(f"couldn't find key {key} in {noun} {namespace}/{reference.get('name') or ''}")
+    return config.texts.get(key)
+
+
+def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> Config | None:
+    """What a reference names; None if there is none and there need not be."""
+    find, _, told = _REFERENCES[field]
+    name: str = reference.get("name") or ""
+    config = find(reader, namespace, name)
+    if config is None and not reference.get("optional"):
+        raise InputError(told(name))
+    return config

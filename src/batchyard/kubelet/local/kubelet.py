@@ -1,0 +1,294 @@
+"""The kubelet of this machine: it runs the pods of its node, as runs of the machine (batchyard.interfaces.containers).
+
+It remembers nothing but an index: what a pod has run is told by its runs, which outlive the platform. So it goes on
+right after a restart, whatever happened meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.admission_plugins.service_accounts import ROOT_CERTIFICATE
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.api.views.pod_lifecycle import is_terminal, is_terminating, node_of
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.containers import RUN
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.kubelet.local.container_status import Trouble
+from batchyard.kubelet.local.errors import VolumeError
+from batchyard.kubelet.local.events import happenings, warnings_of
+from batchyard.kubelet.local.image_pulls import Waits, told_before
+from batchyard.kubelet.local.pod_actions import Start, Steps, next_steps, stopping
+from batchyard.kubelet.local.pod_state import Situation, situation_of
+from batchyard.kubelet.local.run_requests import Wishes
+from batchyard.kubelet.local.runs import READY, Stop, key_of_run, pod_of, run_of, stopped
+from batchyard.kubelet.local.status import Seen, rejected, status_of
+from batchyard.kubelet.local.termination import GRACE_MIN, Halt, ending_by_itself, ending_of
+from batchyard.kubelet.simulated.checkpointing import is_held, let_go
+from batchyard.kubelet.simulated.node_machine import machine_of
+from batchyard.nodes.pods_by_node import PodsByNode
+
+# --- refreshing ---
+#
+# When the files of a running pod are brought up to date: what they are made of changes, and tokens run out.
+#
+# Sources: pkg/kubelet (syncFrequency: a minute), pkg/kubelet/token (token_manager.go: a token is replaced when four
+# fifths of its time are over).
+
+
+_SYNC: Final = MINUTE
+_TOKEN_SECONDS: Final = 3600
+#: What of a pod may change while it runs.
+_CHANGES: Final = ("metadata.labels", "metadata.annotations")
+
+
+def refreshed_every(pod: Obj) -> Duration | None:
+    """How often the files of a pod's volumes are made anew; None if nothing in them changes."""
+    return min((every for volume in pod["spec"].get("volumes") or () for every in _of_volume(volume)), default=None)
+
+
+def _of_volume(volume: Mapping[str, Any]) -> Iterator[Duration]:
+    yield from _of_source(volume)
+    for part in (volume.get("projected") or {}).get("sources") or ():
+        yield from _of_source(part)
+
+
+def _of_source(source: Mapping[str, Any]) -> Iterator[Duration]:
+    token, config = source.get("serviceAccountToken"), source.get("configMap") or {}
+    if token is not None:
+        yield (token.get("expirationSeconds") or _TOKEN_SECONDS) * SECOND * 4 // 5
+    if source.get("secret") or (config and config.get("name") != ROOT_CERTIFICATE):
+        yield _SYNC
+    paths = [(item.get("fieldRef") or {}).get("fieldPath") or "" for item in _items(source)]
+    if any(path.startswith(_CHANGES) for path in paths):
+        yield _SYNC
+
+
+def _items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
+    return items
+
+
+#: When what could not be started is tried again, if nothing changes.
+_TRIED_AGAIN_AFTER: Final = 10 * SECOND
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class LocalKubelet:
+    """See the module."""
+
+    name = "local-kubelet"
+    rank = 0
+    kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET)
+
+    def __init__(self, node: str, wishes: Wishes) -> None:
+        self._node = node
+        self._wishes = wishes
+        #: Those that have not ended.
+        self._pods = PodsByNode()
+        #: The uids of pods of which there are runs, by the pod's key.
+        self._uids: dict[Key, dict[str, int]] = {}
+        #: The pods that cannot be started, and why, by the namespace of what they may be waiting for.
+        self._troubled: dict[str, dict[Key, str]] = {}
+        #: What keepers warned of and is yet to be told.
+        self._warnings: dict[Key, list[EventRecord]] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pod of a run; one of which more changed than its kubelet said; those that wait for something."""
+        key = event.key
+        if key.kind == RUN:
+            pod = self._note(event)
+            return () if _is_own_wish(event) else (pod,)
+        if key.kind != scheme.POD:
+            return tuple(self._troubled.get(key.namespace, ()))
+        is_gone = event.type is _DELETED or is_terminal(event.obj)
+        self._pods.observe(key, event.old, None if is_gone else event.obj)
+        is_ours = node_of(event.obj) == self._node or key in self._uids
+        return (key,) if is_ours and _is_news(event) else ()
+
+    def _note(self, event: WatchEvent) -> Key:
+        """Take note of a run that comes or goes."""
+        pod = pod_of(event.obj)
+        key = Key(scheme.POD, pod["namespace"], pod["name"])
+        uids = self._uids.setdefault(key, {})
+        if event.old is None:
+            uids[pod["uid"]] = uids.get(pod["uid"], 0) + 1
+        elif event.type is _DELETED:
+            uids[pod["uid"]] -= 1
+            if not uids[pod["uid"]]:
+                del uids[pod["uid"]]
+        if not uids:
+            del self._uids[key]
+        if event.type is not _DELETED and event.old is not None:
+            warnings = list(warnings_of(event.obj, event.old))
+            if warnings:
+                self._warnings.setdefault(key, []).extend(warnings)
+        return key
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Do what is next for a pod, and clean up after those that are gone."""
+        pod = reader.get(key)
+        is_ours = pod is not None and node_of(pod) == self._node
+        uid = pod["metadata"]["uid"] if pod is not None and is_ours else ""
+        writes = [
+            write for gone in self._uids.get(key, ()) if gone != uid for write in _cleaned(reader.list(RUN, gone), now)
+        ]
+        if pod is None or not is_ours:
+            self._remember_trouble(key, "")
+            self._warnings.pop(key, None)
+            return Outcome(writes)
+        runs = reader.list(RUN, uid)
+        outcome = self._after_end(pod, runs, reader, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
+        outcome.writes[:0] = writes
+        return outcome
+
+    def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+        """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod.
+
+        Where others said that it has ended, what still runs ends in its time.
+        """
+        situation = situation_of(pod, runs)
+        if situation.alive():
+            steps = stopping(situation, ending_of(situation, now) or ending_by_itself(pod, 0), now)
+            return self._outcome(situation, steps, reader, now)
+        alive = [run for run in map(run_of, runs) if run.is_alive]
+        halts: list[Write] = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        if any("terminated" not in each.told.get("state", {}) for each in situation.containers if each.runs):
+            ended = self._outcome(situation, Steps(has_ended=True), reader, now)
+            return Outcome([*halts, *ended.writes], ended.events)
+        if is_held(pod):  # for simulated pods to tell what they saved: real ones see to that themselves
+            return Outcome([*halts, *let_go(pod)])
+        if alive or not _is_waited_for(pod):
+            return Outcome(halts)
+        metadata = pod["metadata"]
+        return Outcome([Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])])
+
+    def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+        key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
+            refusal = self._wishes.refusal(pod, self._others(key, reader), reader)
+            if refusal is not None:
+                status = rejected(pod, refusal.status, now)
+                warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
+                return Outcome([UpdateStatus(with_status(pod, status))], [warning])
+        situation = situation_of(pod, runs)
+        return self._outcome(situation, next_steps(situation, now), reader, now)
+
+    def _outcome(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> Outcome:
+        """The steps as writes, with the status that follows and all that is told."""
+        pod = situation.pod
+        key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        wanted = self._wanted(situation, steps, reader, now)
+        host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
+        after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
+        told = [*self._warnings.pop(key, ())]
+        if wanted.fault and wanted.fault != self._troubled.get(key.namespace, {}).get(key):
+            told.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
+        trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
+        self._remember_trouble(key, trouble)
+        waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
+        waits += [self._refresh(situation, reader, wanted, now), *wanted.looks]
+        news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
+        told += happenings(situation, steps, wanted.troubles, after, now)
+        return Outcome(
+            [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
+        )
+
+    def _wanted(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> "_Wanted":
+        """What is wanted of the machine, and why it cannot be where it cannot."""
+        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "", [])
+        if steps.makes_sandbox:
+            try:
+                wanted.writes.append(Create(self._wishes.sandbox(situation, reader)))
+            except VolumeError as error:
+                return wanted._replace(fault=str(error))
+        for start in steps.starts:
+            wish = self._wishes.container(situation, start, reader, now)
+            if isinstance(wish, Waits):
+                wanted.looks.append(wish.until)
+                trouble = wish.trouble
+            else:
+                wanted.writes.extend([*_outdated(start, wish), Create(wish)])
+                trouble = told_before(start.container.told) if run_of(wish).image_for else None
+            if trouble is not None:
+                wanted.troubles[start.container.name] = trouble
+        return wanted
+
+    def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:
+        """Have the files of a pod that runs brought up to date if it is time; when it is next."""
+        sandbox, every = situation.sandbox, refreshed_every(situation.pod)
+        if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
+            return None
+        due = sandbox.files_are_from + every
+        if due > now:
+            return due
+        sandbox_wish = self._wishes.refreshed(situation, reader, now)
+        if sandbox_wish is not None:
+            wanted.writes.append(Update(sandbox_wish))
+        return now + every
+
+    def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
+        """The other pods that this node holds."""
+        pods = [reader.get(other) for other in self._pods.on(self._node) if other != key]
+        return [pod for pod in pods if pod is not None and not is_terminal(pod)]
+
+    def _remember_trouble(self, key: Key, trouble: str) -> None:
+        if trouble:
+            self._troubled.setdefault(key.namespace, {})[key] = trouble
+        elif key in self._troubled.get(key.namespace, ()):
+            del self._troubled[key.namespace][key]
+            if not self._troubled[key.namespace]:
+                del self._troubled[key.namespace]
+
+
+class _Wanted(NamedTuple):
+    """What one look at a pod wants."""
+
+    writes: list[Write]
+    #: Why containers cannot be started that should be, by name.
+    troubles: dict[str, Trouble]
+    #: Why the pod's volumes cannot be made; empty if they can.
+    fault: str
+    #: When images that are not there are to be looked for again.
+    looks: list[Instant | None]
+
+
+def _halted(halt: Halt) -> Write:
+    return Update(stopped(halt.run, halt.stop))
+
+
+def _outdated(start: Start, wish: Obj) -> Iterator[Write]:
+    """Of the runs before a new one only the last is kept, and of an image none."""
+    for run in start.container.images if run_of(wish).image_for else start.container.runs[:-1]:
+        yield Delete(key_of_run(run))
+
+
+def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
+    """The runs of a pod that is no more: they end at once, then all they left is forgotten, the sandbox last."""
+    alive = [run for run in map(run_of, runs) if run.is_alive]
+    containers = [run for run in alive if run.container] or alive
+    yield from (Update(stopped(run, Stop(now, GRACE_MIN))) for run in containers if run.stop is None)
+    if not alive:
+        yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
+
+
+def _is_own_wish(event: WatchEvent) -> bool:
+    """Whether of a run nothing has changed but that it is to stop."""
+    return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
+
+
+def _is_news(event: WatchEvent) -> bool:
+    """Whether a pod is new, gone or changed in more than its status, or ended and may go."""
+    pod, old = event.obj, event.old
+    if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
+        return True
+    if pod["spec"].get("readinessGates") or is_terminal(pod):
+        return True
+    fields = ("deletionTimestamp", "deletionGracePeriodSeconds")
+    return any(pod["metadata"].get(field) != old["metadata"].get(field) for field in fields)
+
+
+def _is_waited_for(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))

@@ -1,0 +1,190 @@
+"""What is to be done next for a pod on this machine: which of its containers start, which stop, and when to look again.
+
+    its sandbox -> init containers one after the other, sidecars among them -> main containers -> all have ended
+
+Whatever of it has ended starts again as the restart policy says, later and later. Where the sandbox is lost all that
+ran in it ends; with another one the pod begins anew, its init containers too. Sources: pkg/kubelet/kuberuntime
+(computePodActions, computeInitContainerActions, doBackOff), k8s.io/client-go/util/flowcontrol (backoff.go).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.api.views.pod import GRACE_MAX
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.kubelet.local.pod_state import Container, Part, Situation
+from batchyard.kubelet.local.runs import EXITED, READY, Run, Stop
+from batchyard.kubelet.local.termination import (
+    GRACE_MIN,
+    Ending,
+    Halt,
+    deadline_of,
+    ending_by_itself,
+    ending_of,
+    halts_of,
+)
+
+BACKOFF_MIN: Final = 10 * SECOND
+BACKOFF_MAX: Final = 5 * MINUTE
+#: Containers that ran longer than this start again at once.
+_BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
+_DOUBLINGS_MAX: Final = 8
+#: When a sandbox is tried again that could not be made.
+SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
+
+
+class Start(NamedTuple):
+    """A container that is to be started."""
+
+    container: Container
+    attempt: int
+    restarts_in_row: int = 0
+
+
+class Steps(NamedTuple):
+    """What is to be done at present, and what there is to wait for."""
+
+    starts: Sequence[Start] = ()
+    halts: Sequence[Halt] = ()
+    #: Whether a sandbox is to be made, in place of one that was lost.
+    makes_sandbox: bool = False
+    #: Containers that wait before they start again, and for how long they do.
+    backoffs: Mapping[str, Duration] = MappingProxyType({})
+    #: Whether nothing runs any more and nothing will.
+    has_ended: bool = False
+    look_again: Instant | None = None
+
+
+def next_steps(situation: Situation, now: Instant) -> Steps:
+    """What is to be done for a pod that was admitted and has not ended."""
+    ending = ending_of(situation, now)
+    if ending is not None:
+        return stopping(situation, ending, now)
+    sandbox = situation.sandbox
+    if sandbox is None or sandbox.phase == EXITED:
+        return _without_sandbox(situation, sandbox, now)
+    if sandbox.phase != READY:
+        return Steps(look_again=deadline_of(situation.pod))
+    return _going_on(situation, now)
+
+
+def stopping(situation: Situation, ending: Ending, now: Instant) -> Steps:
+    """All is stopped, in its order."""
+    found = halts_of(situation, ending, now)
+    return Steps(halts=found.halts, has_ended=found.is_over, look_again=found.look_again)
+
+
+def _without_sandbox(situation: Situation, sandbox: Run | None, now: Instant) -> Steps:
+    """There is none yet, or it was lost: what ran in it ends, and begins anew in another where the policy lets it."""
+    if situation.alive():
+        return stopping(situation, ending_by_itself(situation.pod, sandbox.ended_at if sandbox else 0), now)
+    if _is_enough(situation):
+        return Steps(has_ended=True)
+    deadline = deadline_of(situation.pod)
+    if sandbox is not None and not sandbox.started_at and sandbox.ended_at + SANDBOX_AGAIN_AFTER > now:
+        again = sandbox.ended_at + SANDBOX_AGAIN_AFTER
+        return Steps(look_again=again if deadline is None else min(again, deadline))
+    return Steps(makes_sandbox=True, look_again=deadline)
+
+
+def _is_enough(situation: Situation) -> bool:
+    """Whether a pod that lost its sandbox gets no other: what it ran may not run again, or has done its work."""
+    if situation.restart_policy == "Never":
+        return any(each.runs for each in situation.containers)
+    lasts = [each.last for each in situation.of(Part.MAIN)]
+    return situation.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in lasts)
+
+
+# --- onwards ---
+
+
+def _going_on(situation: Situation, now: Instant) -> Steps:
+    pod, policy = situation.pod, situation.restart_policy
+    for each in situation.of(Part.INIT):
+        run = each.here
+        if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
+            return stopping(situation, ending_by_itself(pod, run.ended_at), now)
+    mains = [each.last for each in situation.of(Part.MAIN)]
+    if all(run and not run.is_alive and not _begins_again(Part.MAIN, run, policy) for run in mains):
+        since = max(run.ended_at for run in mains if run)
+        return stopping(situation, ending_by_itself(pod, since), now)
+    return _started(situation, now)
+
+
+def _may_run(situation: Situation) -> Sequence[Container]:
+    """The containers that may run at present: those of the pod's first part that are due, or all that stay."""
+    firsts = [each for each in situation.containers if each.part is not Part.MAIN]
+    mains = list(situation.of(Part.MAIN))
+    sidecars = [each for each in firsts if each.part is Part.SIDECAR]
+    if not firsts or any(each.is_alive for each in mains):
+        return [*sidecars, *mains]
+    reached = max((number for number, each in enumerate(firsts) if each.here is not None), default=None)
+    if reached is None:
+        return firsts[:1]
+    current = firsts[reached]
+    stay = [each for each in firsts[:reached] if each.part is Part.SIDECAR]
+    if not current.is_done:
+        return [*stay, current]
+    return [*stay, current, *(firsts[reached + 1 : reached + 2] or mains)]
+
+
+def _started(situation: Situation, now: Instant) -> Steps:
+    """What may run is started, or again; what its probes gave up is stopped."""
+    policy = situation.restart_policy
+    starts: list[Start] = []
+    halts: list[Halt] = []
+    backoffs: dict[str, Duration] = {}
+    waits = [deadline_of(situation.pod)]
+    for each in _may_run(situation):
+        run = each.last if each.part is Part.MAIN else each.here
+        if run is None:
+            starts.append(Start(each, each.next_attempt))
+        elif run.is_alive:
+            halts += _halted_for_failure(each, run, situation, now)
+        elif _begins_again(each.part, run, policy):
+            in_row = _restarts_in_row(run)
+            wait = min(BACKOFF_MIN << min(in_row - 1, _DOUBLINGS_MAX), BACKOFF_MAX) if in_row else 0
+            if run.ended_at + wait > now:
+                backoffs[each.name] = wait
+                waits.append(run.ended_at + wait)
+            else:
+                starts.append(Start(each, each.next_attempt, in_row + 1))
+    return Steps(starts, halts, backoffs=backoffs, look_again=min((at for at in waits if at is not None), default=None))
+
+
+def _restarts_in_row(run: Run) -> int:
+    """How many restarts there were soon one after the other; none if it ran long."""
+    ran = run.ended_at - run.started_at if run.started_at else 0
+    return 0 if ran > _BACKOFF_FORGOTTEN else run.restarts_in_row
+
+
+def _begins_again(part: Part, run: Run, policy: str) -> bool:
+    """Whether a container whose last run has ended starts again."""
+    if part is Part.SIDECAR:
+        return True
+    if part is Part.MAIN and policy == "Always":
+        return True
+    return policy != "Never" and (run.exit_code != 0 or (part is Part.MAIN and run.is_killed_by_probe))
+
+
+def _halted_for_failure(container: Container, run: Run, situation: Situation, now: Instant) -> Iterable[Halt]:
+    """The end of a container whose probe or hook failed."""
+    failed = run.status.get("failed")
+    if not failed or run.stop is not None:
+        return
+    probe = (container.spec.get(f"{failed['probe']}Probe") or {}) if "probe" in failed else {}
+    grace = probe.get("terminationGracePeriodSeconds")
+    seconds = lifecycle.grace_period(situation.pod) if grace is None else min(grace, GRACE_MAX)
+    stop = Stop(now, max(GRACE_MIN, seconds), failed.get("message", ""))
+    yield Halt(run, stop, _why(container, failed, situation.restart_policy))
+
+
+def _why(container: Container, failed: Mapping[str, Any], policy: str) -> str:
+    if "hook" in failed:
+        return "FailedPostStartHook"
+    if container.part is not Part.MAIN:
+        return f"Init container {container.name} failed {failed['probe']} probe"
+    why = f"Container {container.name} failed {failed['probe']} probe"
+    return why if policy == "Never" else f"{why}, will be restarted"

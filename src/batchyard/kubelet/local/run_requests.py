@@ -1,0 +1,243 @@
+"""What a kubelet wants of its machine for a pod: a sandbox, and the starts of its containers, in all that they need."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import quantity
+from batchyard.api.meta import Key, Obj
+from batchyard.api.scheme import NODE
+from batchyard.api.validation.resources import is_extended
+from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.pods import PODS, PodView, pod_view
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Reader
+from batchyard.interfaces.containers import RUN
+from batchyard.kubelet.local.container_spec import Given, NodeSettings, Standing, container_run, no_fault
+from batchyard.kubelet.local.container_status import Trouble
+from batchyard.kubelet.local.devices import GPU, Allocation, Devices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.errors import ContainerError, InputError, VolumeError
+from batchyard.kubelet.local.image_pulls import Ask, Waits, image_of, wish_for
+from batchyard.kubelet.local.image_pulls import Sources as ImageSources
+from batchyard.kubelet.local.images import find_row, image_row
+from batchyard.kubelet.local.names import hostname_of
+from batchyard.kubelet.local.pod_actions import Start
+from batchyard.kubelet.local.pod_state import Situation
+from batchyard.kubelet.local.runs import Run, refreshed, run_of, run_wish, sandbox_wish
+from batchyard.kubelet.local.security import containers_of
+from batchyard.kubelet.local.volume_plans import Files
+from batchyard.kubelet.local.volumes import Sources, Token, limited_volumes, memory_volumes, outlines, volume_plans
+from batchyard.placement.node_filters import selects, tolerates
+from batchyard.placement.node_info import Node
+
+# --- admission ---
+#
+# Which pods a kubelet takes: those whose devices are free, that fit what is left of the node, and that may be there.
+#
+# A scheduler saw to that already; here are those refused that were bound past it, or whose node changed meanwhile.
+# Who is
+# refused fails at once. A pod that ran here before a restart is not asked about again. Sources: pkg/kubelet/lifecycle
+# (predicate.go), pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the words where devices are short).
+
+
+#: The order in which what is short is looked at; all others come after, by name.
+_ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
+_OS: Final = "kubernetes.io/os"
+
+
+class Refusal(NamedTuple):
+    """Why a pod is not taken."""
+
+    #: The reason of its status, and of an event of type Warning.
+    reason: str
+    #: The message of the event.
+    message: str
+
+    @property
+    def status(self) -> dict[str, str]:
+        """What its status says."""
+        return {"phase": "Failed", "reason": self.reason, "message": f"Pod was rejected: {self.message}"}
+
+
+def allocate(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation | Refusal:
+    """The devices of a pod's containers, or why it cannot have them: what a kubelet looks at first.
+
+    See batchyard.kubelet.local.devices.allocation_of for the parameters.
+    """
+    try:
+        return allocation_of(pod, resource, numbers, held)
+    except InputError as error:
+        return Refusal("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
+
+
+def find_refusal(pod: Obj, node: Obj, others: Sequence[Obj]) -> Refusal | None:
+    """Why a node does not take a pod; None if it does. `others` are the pods that it took and that have not ended."""
+    for refusal in _refusals(pod, node, others):
+        return refusal
+    return None
+
+
+def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[Refusal]:
+    """All that speaks against a pod, in the order in which a kubelet looks."""
+    yield from _of_system(pod, node)
+    view, asking = node_view(node), pod_view(pod)
+    here = Node(view)
+    for other in others:
+        here.take(pod_view(other))
+    yield from _of_room(asking, here)
+    yield from _of_rules(asking, here)
+
+
+def _of_system(pod: Obj, node: Obj) -> Iterator[Refusal]:
+    spec: Mapping[str, Any] = pod["spec"]
+    system = (pod["metadata"].get("labels") or {}).get(_OS, "linux")
+    if system != "linux":
+        told = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+        yield Refusal("PodOSSelectorNodeLabelDoesNotMatch", told)
+    if (spec.get("os") or {}).get("name", "linux") != "linux":
+        yield Refusal("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+    policy = (spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
+    if policy == "Strict" and not ((node.get("status") or {}).get("features") or {}).get("supplementalGroupsPolicy"):
+        told = "SupplementalGroupsPolicy=Strict is not supported in this node"
+        yield Refusal("SupplementalGroupsPolicyNotSupported", told)
+
+
+def _of_room(pod: PodView, node: Node) -> Iterator[Refusal]:
+    """What is short. Resources of others' making that the node does not know are not its business."""
+    total = node.view.allocatable
+    wanted = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
+    for name in sorted(wanted, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
+        capacity, left = total.get(name, 0), node.left.get(name, 0)
+        if wanted[name] > left:
+            amounts = f"requested: {wanted[name]}, used: {capacity - left}, capacity: {capacity}"
+            yield Refusal(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+
+
+def _of_rules(pod: PodView, node: Node) -> Iterator[Refusal]:
+    view: NodeView = node.view
+    if not selects(pod.shape.rules, view):
+        yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if pod.node_name and pod.node_name != view.name:
+        yield _failed("NodeName", "node(s) didn't match the requested node name")
+    if not all(map(node.has_port, pod.shape.host_ports)):
+        yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+    if any(taint.effect == "NoExecute" and not tolerates(pod.tolerations, taint) for taint in view.taints):
+        yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+
+
+def _failed(rule: str, why: str) -> Refusal:
+    return Refusal(rule, f"Predicate {rule} failed: {why}")
+
+
+class Wishes:
+    """See the module. `token` gives tokens of ServiceAccounts, `gpus` are those of the machine."""
+
+    def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
+        self._node = Key(NODE, "", node)
+        self._settings = settings
+        self._token = token
+        self._gpus = {gpu.number: gpu for gpu in gpus}
+
+    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> Refusal | None:
+        """Why this node does not take a pod; None if it does, or it is not known yet what it has."""
+        node = reader.get(self._node)
+        if node is None or "status" not in node:
+            return None
+        given = self._allocated(pod, reader)
+        return given if isinstance(given, Refusal) else find_refusal(pod, node, others)
+
+    def _allocated(self, pod: Obj, reader: Reader) -> Allocation | Refusal:
+        """The GPUs of a pod's containers; those of others are told by their sandboxes."""
+        if not any(GPU in amounts for amounts in _amounts(pod)):
+            return {}
+        sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
+        held = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
+        return allocate(pod, GPU, list(self._gpus), held)
+
+    def sandbox(self, situation: Situation, reader: Reader) -> Obj:
+        """The sandbox of a pod, in place of the one that was; VolumeError where one of its volumes cannot be made."""
+        pod = situation.pod
+        metadata, domain = pod["metadata"], self._settings.cluster_domain
+        plans = volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
+        try:
+            names = hostname_of(pod, domain)
+        except InputError as error:
+            raise VolumeError("", str(error)) from error
+        gpus = self._allocated(pod, reader) if self._gpus else {}
+        if isinstance(gpus, Refusal):
+            raise VolumeError("", gpus.message)
+        searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
+        spec = {
+            "kind": "sandbox",
+            "sandbox": situation.next_sandbox,
+            "hostname": names.name,
+            "names": names.names,
+            "network": "node" if pod["spec"].get("hostNetwork") else "pod",
+            "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
+            "hostAliases": pod["spec"].get("hostAliases") or [],
+            "tmpfs": memory_volumes(plans),
+            "limited": limited_volumes(plans),
+            **({"gpus": gpus} if gpus else {}),
+        }
+        return sandbox_wish(pod, spec, plans)
+
+    def refreshed(self, situation: Situation, reader: Reader, now: Instant) -> Obj | None:
+        """The sandbox with the files of its volumes made anew; None where they cannot be now, and stay as they are."""
+        assert situation.sandbox is not None, "volumes are made with a sandbox"
+        try:
+            plans = volume_plans(situation.pod, Sources(reader, self._token, self._settings.host_paths))
+        except VolumeError:
+            return None
+        files = {name: plan for name, plan in plans.items() if isinstance(plan, Files)}
+        return refreshed(situation.sandbox, files, now)
+
+    def container(self, situation: Situation, start: Start, reader: Reader, now: Instant) -> Obj | Waits:
+        """A start of a container, or what is done to have its image; or why there is nothing to do at present."""
+        pod, sandbox = situation.pod, situation.sandbox
+        assert sandbox is not None, "containers are started in a sandbox"
+        try:
+            row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
+            image = image_of(start, now) if row.engine else {}
+            if isinstance(image, Ask):
+                return wish_for(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
+            if isinstance(image, Waits):
+                return image
+            plans = outlines(pod, self._settings.host_paths)
+            devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
+            given = Given([sandbox.address] if sandbox.address else [], plans, devices, Standing(row, image))
+            run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
+        except ContainerError as error:
+            return Waits(Trouble(error.reason, error.message))
+        spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
+        return run_wish(pod, spec, run.mounts, plans)
+
+    def _devices(self, sandbox: Run, container: str) -> Devices:
+        """The GPUs that a container has."""
+        numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
+        return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
+
+
+def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
+    """What the containers of a pod ask for, of whatever it is."""
+    for container in containers_of(pod):
+        resources = container.get("resources") or {}
+        yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
+
+
+def settings_of(
+    local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = no_fault
+) -> NodeSettings:
+    """What `spec.local` of a Cluster says for all pods alike; `engines` are the container engines that work here.
+
+    `profile_fault` returns why a seccomp profile of this machine cannot be loaded.
+    """
+    log = local.get("log") or {}
+    return NodeSettings(
+        [image_row(row) for row in local.get("images") or ()],
+        tuple(local.get("hostPaths") or ()),
+        log_max_bytes=quantity.amount("memory", log.get("size", "10Mi")),
+        log_max_files=log.get("files", 5),
+        engines=engines,
+        cache_bytes=quantity.amount("memory", local.get("imageCache", "20Gi")),
+        host_network=bool(local.get("hostNetwork")),
+        profile_fault=profile_fault,
+    )

@@ -1,0 +1,202 @@
+"""Who a container runs as, and what it may: security contexts, and what of them cannot be given here.
+
+A container runs without capabilities and without new privileges, in namespaces of its own. What asks for no more is
+fine; what asks for more is refused rather than left out. Sources: pkg/kubelet/kuberuntime/security_context_others.go;
+pkg/securitycontext (DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError
+from batchyard.kubelet.local.names import pod_name
+
+#: Handlers of RuntimeClasses that ask for no other isolation than there is.
+_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
+_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class User(NamedTuple):
+    """Who runs a container, as it looks from inside."""
+
+    uid: int
+    gid: int
+
+
+ROOT: Final = User(0, 0)
+
+
+def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
+    """The containers of a pod, in the order in which they start."""
+    spec = pod["spec"]
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+# --- users ---
+
+
+def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, int] | None:
+    """`{"uid": 1000, "gid": 1000}`; None: whoever it is by itself, which is `default`.
+
+    ContainerError if it would be root and must not be. Volumes' files are its own in any case, so that it need not be
+    in its pod's fsGroup.
+    """
+    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
+    if _effective(pod, container, "runAsNonRoot"):
+        _refuse_root(pod, container, uid, default)
+    if uid is None and gid is None:
+        return None
+    of_user = default.gid if uid is None else 0
+    return {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
+
+
+def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | None:
+    """`uid`, `uid:gid` or the image's user with another group; None: the image's own user, who is `own`.
+
+    ContainerError if it would be root and must not be, or if nobody knows.
+    """
+    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
+    name, _, _ = own.partition(":")
+    if _effective(pod, container, "runAsNonRoot"):
+        if uid is None and name and not name.isdigit():
+            whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+            told = f"image has non-numeric user ({name}), cannot verify user is non-root"
+            raise ContainerError(CONFIG, f"container has runAsNonRoot and {told} {whose}")
+        _refuse_root(pod, container, uid, User(int(name or 0), 0))
+    if uid is None and gid is None:
+        return None
+    user = str(uid) if uid is not None else name or "0"
+    return user if gid is None else f"{user}:{gid}"
+
+
+def fs_group(pod: Obj) -> int | None:
+    """The group that the files of a pod's volumes belong to; None if it names none."""
+    group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
+    return group
+
+
+def fs_user(pod: Obj) -> int | None:
+    """The one user of all containers of a pod; None if they name none, or different ones."""
+    users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
+    return users.pop() if len(users) == 1 else None
+
+
+def shared_group(pod: Obj) -> int | None:
+    """The group by which an engine's containers read files that are not everybody's; None where nothing tells one.
+
+    It stands for the one user of a pod too, whom a kubelet lets own its token: files belong to whoever runs the node.
+    """
+    group = fs_group(pod)
+    return fs_user(pod) if group is None else group
+
+
+def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: User) -> None:
+    whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+    if uid == 0:
+        raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {whose}")
+    if uid is None and default.uid == 0:
+        raise ContainerError(CONFIG, f"container has runAsNonRoot and image will run as root {whose}")
+
+
+def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
+    """A field of the container's security context, or else of its pod's."""
+    own = (container.get("securityContext") or _NOTHING).get(field)
+    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
+
+
+# --- system calls ---
+
+
+def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], str]) -> dict[str, str]:
+    """Return the seccomp profile of a container; the runtime's default profile where the pod names none.
+
+    `fault` returns why a profile of the machine cannot be loaded. ContainerError if that is so, or if the profile has
+    no name. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    """
+    profile = _effective(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
+    if profile["type"] != "Localhost":
+        return {"type": profile["type"]}
+    name: str = profile.get("localhostProfile") or ""
+    if not name:
+        raise ContainerError(CONFIG, "localhostProfile must be set if seccompProfile type is Localhost.")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ContainerError(CONFIG, f"localhostProfile {name} must be a relative path that does not contain '..'")
+    why = fault(name)
+    if why:
+        raise ContainerError(CREATE, f"failed to create containerd container: {why}")
+    return {"type": "Localhost", "profile": name}
+
+
+# --- what cannot be given ---
+
+
+def refuse_what_cannot_be(
+    pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False
+) -> None:
+    """Raise ContainerError if a pod or container asks for what cannot be given here; it names all of that.
+
+    `host_network` is whether pods may use the machine's network.
+    """
+    wrong = [*_of_pod(pod["spec"]), *_of_app_armor(pod, container), *_of_container(pod["spec"], container)]
+    if pod["spec"].get("hostNetwork") and not host_network:
+        wrong.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)")
+    if wrong:
+        raise ContainerError(CONFIG, f"cannot be given here: {'; '.join(wrong)}")
+    _refuse_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
+
+
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
+        if spec.get(field):
+            yield field
+    context: Mapping[str, Any] = spec.get("securityContext") or _NOTHING
+    listed = {
+        "sysctls": [sysctl["name"] for sysctl in context.get("sysctls") or ()],
+        "supplementalGroups": [str(group) for group in context.get("supplementalGroups") or ()],
+    }
+    for field, names in listed.items():
+        if names:
+            yield f"{field} {', '.join(names)}"
+
+
+def _of_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
+    profile = _effective(pod, container, "appArmorProfile") or _NOTHING
+    if profile.get("type", "RuntimeDefault") not in _PROFILES:
+        yield f"appArmorProfile of type {profile['type']}"
+
+
+def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+    context: Mapping[str, Any] = container.get("securityContext") or _NOTHING
+    added: Sequence[str] = (context.get("capabilities") or _NOTHING).get("add") or ()
+    if context.get("privileged"):
+        yield "privileged"
+    if added:
+        yield f"capabilities {', '.join(added)}"
+    if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
+        yield "procMount Unmasked without hostUsers: false"
+    if container.get("volumeDevices"):
+        yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
+    if (container.get("resources") or _NOTHING).get("claims"):
+        yield "resources.claims"
+    if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
+        yield f"stopSignal {container['lifecycle']['stopSignal']}"
+    taken = (
+        [] if spec.get("hostNetwork") else [p["hostPort"] for p in container.get("ports") or () if p.get("hostPort")]
+    )
+    if taken:
+        yield f"hostPort {', '.join(map(str, taken))} without hostNetwork"
+
+
+def _refuse_runtime_class(name: str, reader: Reader) -> None:
+    """A RuntimeClass that is not there, or that stands for other isolation than there is."""
+    if not name:
+        return
+    found = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
+    if found is None:
+        raise ContainerError(CREATE, f'RuntimeClass "{name}" not found')
+    if found.get("handler", "") not in _HANDLERS:
+        raise ContainerError(CREATE, f'no runtime for "{found["handler"]}" is configured')

@@ -1,0 +1,257 @@
+"""The status of a pod as the kubelet of this machine writes it, from what ran of it.
+
+Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase), pkg/kubelet/status (status_manager.go:
+mergePodStatus, TerminatePod).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.api.views.pod_lifecycle import FAILED, PENDING, RUNNING, SUCCEEDED, condition, is_terminal
+from batchyard.base.instant import Instant
+from batchyard.kubelet.local.container_status import Trouble, container_status, unknown
+from batchyard.kubelet.local.pod_actions import Steps
+from batchyard.kubelet.local.pod_state import Part, Situation
+from batchyard.kubelet.local.runs import READY
+from batchyard.kubelet.local.termination import ending_of
+from batchyard.kubelet.simulated.pod_status import qos_class
+
+# --- conditions ---
+#
+# The conditions of a pod as the kubelet of this machine writes them, from what its status says of its containers.
+#
+# Source: pkg/kubelet/status (generate.go).
+
+
+_OWN: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+class Verdict(NamedTuple):
+    """Whether a condition holds, and why."""
+
+    holds: bool
+    reason: str = ""
+    message: str = ""
+
+    def of(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
+        """The condition."""
+        return condition(kind, self.holds, (self.reason, self.message), old, now)
+
+
+def conditions_of(
+    situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
+) -> list[Mapping[str, Any]]:
+    """The conditions of others, then the kubelet's own; `statuses` are those of all containers."""
+    pod = situation.pod
+    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    containers_ready = _containers_ready(situation, statuses, phase)
+    own = {
+        "PodReadyToStartContainers": Verdict(has_sandbox),
+        "Initialized": _initialized(situation, statuses, phase),
+        "Ready": _gated(pod, containers_ready),
+        "ContainersReady": containers_ready,
+        "PodScheduled": Verdict(True),
+    }
+    return [*_of_others(old), *(verdict.of(kind, old.get(kind), now) for kind, verdict in own.items())]
+
+
+def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
+    """The conditions of a pod that never began here."""
+    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    failed = Verdict(False, "PodFailed")
+    return [*_of_others(old), *(failed.of(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady"))]
+
+
+def _of_others(old: Mapping[str, Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    return (c for kind, c in old.items() if kind not in _OWN)
+
+
+def _containers_ready(situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str) -> Verdict:
+    if phase in {SUCCEEDED, FAILED}:
+        return Verdict(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
+    is_ready = {status["name"]: status["ready"] for status in statuses}
+    unready = [each.name for each in situation.containers if each.part is not Part.INIT and not is_ready[each.name]]
+    if unready:
+        return Verdict(False, "ContainersNotReady", f"containers with unready status: {_names(unready)}")
+    return Verdict(True)
+
+
+def _gated(pod: Obj, containers_ready: Verdict) -> Verdict:
+    """Whether a pod is ready whose containers are, or not: others may have to agree."""
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    if not containers_ready.holds or not gates:
+        return containers_ready
+    told: list[str] = []
+    for gate in gates:
+        found = find_condition(pod, gate)
+        if found is None:
+            told.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
+        elif found["status"] != "True":
+            told.append(f'the status of pod readiness gate "{gate}" is not "True", but {found["status"]}')
+    return Verdict(False, "ReadinessGatesNotReady", ", ".join(told)) if told else containers_ready
+
+
+def _initialized(situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str) -> Verdict:
+    if phase == SUCCEEDED:
+        return Verdict(True, "PodCompleted")
+    by_name = {status["name"]: status for status in statuses}
+    if any("waiting" not in by_name[each.name]["state"] for each in situation.of(Part.MAIN)):
+        return Verdict(True)
+    marks = {Part.INIT: "ready", Part.SIDECAR: "started"}
+    firsts = [each for each in situation.containers if each.part is not Part.MAIN]
+    left = [each.name for each in firsts if not by_name[each.name].get(marks[each.part])]
+    if left:
+        return Verdict(False, "ContainersNotInitialized", f"containers with incomplete status: {_names(left)}")
+    return Verdict(True)
+
+
+def _names(names: Iterable[str]) -> str:
+    """Names as Go prints a list of them."""
+    return f"[{' '.join(names)}]"
+
+
+Statuses = Sequence[Mapping[str, Any]]
+
+
+class Seen(NamedTuple):
+    """All that a status is made of."""
+
+    situation: Situation
+    steps: Steps
+    #: Why containers are not started that should be, by name.
+    troubles: Mapping[str, Trouble]
+    host_ip: str
+
+
+def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
+    """The status of a pod; what others say in it stays."""
+    situation, has_ended = seen.situation, seen.steps.has_ended
+    pod = situation.pod
+    old = pod.get("status") or {}
+    firsts: Statuses = _statuses(seen, (Part.INIT, Part.SIDECAR))
+    mains: Statuses = sorted(_statuses(seen, (Part.MAIN,)), key=lambda status: str(status["name"]))
+    phase, why = _judged(seen, firsts, mains, now)
+    has_sandbox = situation.sandbox is not None and situation.sandbox.phase == READY and not has_ended
+    status = {
+        **old,
+        **(why if has_ended else {}),
+        "conditions": conditions_of(situation, [*firsts, *mains], phase, has_sandbox, now),
+        # What is decided is told when nothing runs any more: others take what it held then.
+        "phase": phase if has_ended or phase not in {SUCCEEDED, FAILED} else old.get("phase", PENDING),
+        "hostIP": seen.host_ip,
+        "hostIPs": [{"ip": seen.host_ip}],
+        **_addresses(seen, old),
+    }
+    status.setdefault("startTime", format_time(now))
+    status.setdefault("qosClass", qos_class(pod["spec"]))
+    if has_ended:
+        firsts, mains = _concluded(situation, firsts, mains)
+    if firsts:
+        status["initContainerStatuses"] = firsts
+    status["containerStatuses"] = mains
+    return status
+
+
+def rejected(pod: Obj, said: Mapping[str, Any], now: Instant) -> dict[str, Any]:
+    """The status of a pod that this machine does not take. Source: rejectPod in pkg/kubelet."""
+    old = pod.get("status") or {}
+    times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
+    return {**old, **said, **times, "conditions": conditions_of_rejected(pod, now)}
+
+
+def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    pod, steps = seen.situation.pod, seen.steps
+    starting = {start.container.name for start in steps.starts}
+    return [
+        container_status(
+            each, pod, seen.troubles.get(each.name), steps.backoffs.get(each.name), is_starting=each.name in starting
+        )
+        for each in seen.situation.containers
+        if each.part in parts
+    ]
+
+
+def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The address of the sandbox; of a pod without a network of its own that of the node."""
+    sandbox = seen.situation.sandbox
+    is_on_node = bool(seen.situation.pod["spec"].get("hostNetwork"))
+    has_none = sandbox is None or sandbox.phase != READY
+    if has_none and not (is_on_node and "podIP" not in old):
+        return {}
+    address = seen.host_ip if is_on_node or sandbox is None else sandbox.address or seen.host_ip
+    return {"podIP": address, "podIPs": [{"ip": address}]}
+
+
+# --- phase ---
+
+
+def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
+    """The phase that a pod is to be in, with reason and message."""
+    pod = seen.situation.pod
+    if is_terminal(pod):
+        return pod["status"]["phase"], {}
+    ending = ending_of(seen.situation, now)
+    if ending is not None and ending.why:
+        return FAILED, {"reason": ending.why, "message": ending.message}
+    phase = _phase(seen, firsts, mains)
+    return (FAILED if seen.steps.has_ended and phase not in {SUCCEEDED, FAILED} else phase), {}
+
+
+def _phase(seen: Seen, firsts: Statuses, mains: Statuses) -> str:
+    """The phase as what its containers do makes it."""
+    situation, policy = seen.situation, seen.situation.restart_policy
+    parts = {each.name: each.part for each in situation.containers}
+    inits = [status for status in firsts if parts[status["name"]] is Part.INIT]
+    sidecars = [status for status in firsts if parts[status["name"]] is Part.SIDECAR]
+    codes = [_code(status) for status in mains]
+    if policy == "Never" and any(_code(status) for status in inits):
+        return FAILED
+    has_begun = any("waiting" not in status["state"] for status in mains)
+    is_pending = any(_code(status) is None for status in inits) or (
+        not has_begun and any(_code(status) is None and not status["started"] for status in sidecars)
+    )
+    if is_pending or any(code is None and "running" not in s["state"] for code, s in zip(codes, mains, strict=True)):
+        return PENDING
+    if any("running" in status["state"] for status in (*mains, *sidecars)):
+        return RUNNING
+    if not seen.steps.has_ended and (policy == "Always" or (policy == "OnFailure" and any(codes))):
+        return RUNNING
+    return FAILED if any(codes) else SUCCEEDED
+
+
+def _code(status: Mapping[str, Any]) -> int | None:
+    """How a container ended that does not run; None for one that runs, or has not."""
+    state = status["state"]
+    ended = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
+    return ended["exitCode"] if ended else None
+
+
+# --- what has ended for good ---
+
+
+def _concluded(situation: Situation, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
+    """All containers as ended that may have begun: what became of those that waited nobody knows."""
+    if not firsts or _has_initialized(situation, firsts, mains):
+        mains = [_ended(status) for status in mains]
+    begun = max((number for number, status in enumerate(firsts) if _has_begun(status)), default=0)
+    return [*map(_ended, firsts[: begun + 1]), *firsts[begun + 1 :]], mains
+
+
+def _has_initialized(situation: Situation, firsts: Statuses, mains: Statuses) -> bool:
+    last = list(_firsts(situation))[-1]
+    return any(_has_begun(status) for status in mains) or bool(last.part is Part.INIT and _code(firsts[-1]) == 0)
+
+
+def _firsts(situation: Situation) -> Iterator[Any]:
+    return (each for each in situation.containers if each.part is not Part.MAIN)
+
+
+def _has_begun(status: Mapping[str, Any]) -> bool:
+    return "waiting" not in status["state"] or bool(status["lastState"])
+
+
+def _ended(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return status if "terminated" in status["state"] else {**status, "state": unknown()}

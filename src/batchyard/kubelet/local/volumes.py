@@ -1,0 +1,300 @@
+"""What the volumes of a pod hold.
+
+Files come from ConfigMaps, Secrets, the pod itself, and tokens; all else that a kubelet would mount is refused.
+Sources: pkg/volume/{configmap,secret,downwardapi,projected,emptydir,hostpath}; pkg/volume/util (atomic_writer.go: which
+paths there may be; nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (what an fsGroup does to modes).
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api import quantity
+from batchyard.api.meta import Obj
+from batchyard.api.views.pod import container_limits, pod_total
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.configs import Config, find_config_map, find_secret, no_config_map, no_secret
+from batchyard.kubelet.local.downward_api import Facts, facts_of, text_of_field, text_of_resource
+from batchyard.kubelet.local.errors import InputError, VolumeError, quoted
+from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
+from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Plan
+
+Token: TypeAlias = Callable[[str, str, str, int], str]
+"""Gives a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
+
+InputError if there is no such ServiceAccount."""
+
+_MODE: Final = 0o644
+_TOKEN_SECONDS: Final = 3600
+#: What a group may always do with files that containers cannot change.
+_GROUP_READS: Final = 0o440
+_PATH_MAX: Final = 4096
+_NAME_MAX: Final = 255
+_KINDS: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
+
+
+class Sources(NamedTuple):
+    """What volumes are made of."""
+
+    reader: Reader
+    token: Token
+    #: The folders of the machine that pods may have by hostPath.
+    host_paths: Sequence[str] = ()
+
+
+def volume_plans(pod: Obj, sources: Sources) -> dict[str, Plan]:
+    """What each volume of a pod holds, by name; VolumeError of the first that cannot be made."""
+    return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
+
+
+def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
+    """What the volumes of a pod are whose sandbox was made with them, but for what they hold.
+
+    `host_paths` are the folders of the machine that pods may have by hostPath.
+    """
+    return {volume["name"]: _outline(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
+
+
+def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
+    if volume.get("hostPath"):
+        return HostPath(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
+    kind = _kind_of(volume)
+    return Empty((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else Files({})
+
+
+def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
+    """What a volume holds; VolumeError if it cannot be made, or not here."""
+    name: str = volume["name"]
+    try:
+        return _plan(pod, volume, sources)
+    except InputError as error:
+        raise VolumeError(name, str(error)) from error
+
+
+def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
+    kind = _kind_of(volume)
+    source: Mapping[str, Any] = volume.get(kind) or {}
+    match kind:
+        case "emptyDir":
+            return _empty(pod, source, sources.reader)
+        case "hostPath":
+            return _host_path(source, sources.host_paths)
+        case "projected":
+            made = _of_all(source.get("sources") or (), pod, sources, source.get("defaultMode", _MODE))
+        case "configMap" | "secret" | "downwardAPI":
+            made = _SOURCES[kind](source, pod, sources, source.get("defaultMode", _MODE))
+        case _:
+            raise InputError(f"volumes of type {kind} are not supported here: use one of {_KINDS}")
+    mask = 0 if fs_group(pod) is None else _GROUP_READS
+    files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
+    return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
+
+
+def _kind_of(volume: Mapping[str, Any]) -> str:
+    return next((field for field in volume if field != "name" and volume[field] is not None), "emptyDir")
+
+
+def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """The volumes that lie in memory, as the spec of a pod's sandbox has them."""
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
+
+
+def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """The volumes on the disk that may hold so many bytes, as the spec of a pod's sandbox has them."""
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and not plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
+
+
+# --- files ---
+
+
+def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    """The files of a projected volume; all that is wrong is told at once."""
+    files: dict[str, File] = {}
+    wrong: list[str] = []
+    for part in parts:
+        try:
+            files.update(_of_part(part, pod, sources, mode))
+        except InputError as error:
+            wrong.append(str(error))
+    _raise_all(wrong)
+    return files
+
+
+def _of_part(part: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    kind = next((field for field in part if part[field] is not None), "")
+    if not kind:
+        return {}
+    if kind not in _SOURCES:
+        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED}")
+    return _SOURCES[kind](part[kind], pod, sources, mode)
+
+
+def _raise_all(wrong: Sequence[str]) -> None:
+    """Raise InputError with all that is wrong, if anything is, as Go's aggregates say it."""
+    told = list(dict.fromkeys(wrong))
+    if told:
+        raise InputError(told[0] if len(told) == 1 else f"[{', '.join(told)}]")
+
+
+def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    name = source.get("name") or ""
+    config = find_config_map(sources.reader, _namespace(pod), name)
+    if config is None and not source.get("optional"):
+        raise InputError(no_config_map(name))
+    return _of_config(source, config, mode, "configmap references non-existent config key")
+
+
+def _of_secret(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    """A volume says `secretName`, a part of a projected one `name`."""
+    name = source.get("secretName") or source.get("name") or ""
+    config = find_secret(sources.reader, _namespace(pod), name)
+    if config is None and not source.get("optional"):
+        raise InputError(no_secret(name))
+    return _of_config(source, config, mode, "references non-existent secret key")
+
+
+def _of_config(source: Mapping[str, Any], config: Config | None, mode: int, no_such_key: str) -> dict[str, File]:
+    """All entries, or those that are listed."""
+    contents: Mapping[str, bytes] = config.contents if config is not None else {}
+    if not source.get("items"):
+        return {key: File(content, mode) for key, content in sorted(contents.items())}
+    files: dict[str, File] = {}
+    for item in source["items"]:
+        if item["key"] in contents:
+            files[item["path"]] = File(contents[item["key"]], _or(item.get("mode"), mode))
+        elif not source.get("optional"):
+            raise InputError(f"{no_such_key}: {item['key']}")
+    return files
+
+
+def _of_pod(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    """The files of a downwardAPI volume; all that is wrong is told at once."""
+    facts = facts_of(pod, (), sources.reader)
+    files: dict[str, File] = {}
+    wrong: list[str] = []
+    for item in source.get("items") or ():
+        try:
+            lines = _text(facts, item).split("\n")
+        except InputError as error:
+            wrong.append(str(error))
+        else:
+            content = "\n".join(sorted(lines)).encode()
+            files[posixpath.normpath(item["path"])] = File(content, _or(item.get("mode"), mode))
+    _raise_all(wrong)
+    return files
+
+
+def _text(facts: Facts, item: Mapping[str, Any]) -> str:
+    if item.get("fieldRef"):
+        return text_of_field(facts.pod, item["fieldRef"]["fieldPath"])
+    return text_of_resource(facts, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
+
+
+def _of_token(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+    """A token that only the pod's user may read, where it is known which that is."""
+    account = pod["spec"].get("serviceAccountName") or "default"
+    seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
+    token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
+    is_private = shared_group(pod) is not None
+    return {source["path"]: File(token.encode(), 0o640 if is_private else mode)}
+
+
+_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, Sources, int], dict[str, File]]]] = {
+    "configMap": _of_config_map,
+    "secret": _of_secret,
+    "downwardAPI": _of_pod,
+    "serviceAccountToken": _of_token,
+}
+_PROJECTED: Final = "configMap, secret, downwardAPI and serviceAccountToken"
+
+
+def _checked(path: str) -> str:
+    """A path in a volume, in its shortest form; InputError if it may not be."""
+    parts = path.split("/")
+    if not path:
+        raise InputError('invalid path: must not be empty: ""')
+    if path.startswith("/"):
+        raise InputError(f"invalid path: must be relative path: {path}")
+    if len(path) > _PATH_MAX:
+        raise InputError(f"invalid path: must be less than or equal to {_PATH_MAX} characters")
+    if ".." in parts:
+        raise InputError(f"invalid path: must not contain '..': {path}")
+    if any(len(part) > _NAME_MAX for part in parts):
+        raise InputError(f"invalid path: filenames must be less than or equal to {_NAME_MAX} characters")
+    if parts[0].startswith(".."):
+        raise InputError(f"invalid path: must not start with '..': {path}")
+    return posixpath.normpath(path)
+
+
+def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
+    """Where in a volume containers have others: the outermost folders."""
+    for container in containers_of(pod):
+        mounts = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
+        targets = sorted(target for _, target in mounts)
+        for own in (target for name, target in mounts if name == volume):
+            last = ""
+            for target in targets:
+                if target.startswith(f"{own}/") and not (last and target.startswith(last)):
+                    last = f"{target}/"
+                    yield target[len(own) + 1 :]
+
+
+# --- folders ---
+
+
+def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
+    medium: str = source.get("medium") or ""
+    if medium not in {"", "Memory"}:
+        raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
+    limit = max(0, quantity.amount("memory", source.get("sizeLimit") or "0")) or None
+    mode = 0o1777 if source.get("stickyBit") else 0o777
+    if medium:
+        sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]
+        return Empty(True, min(sizes, default=None), mode)
+    return Empty(False, limit, mode)
+
+
+def _memory_of_pod(pod: Obj) -> int:
+    """The bytes that a pod may use of memory; 0 if it is not limited."""
+    spec = pod["spec"]
+    total = pod_total(spec, container_limits).get("memory", 0)
+    whole = container_limits(spec).get("memory", 0)
+    is_limited = whole or all(container_limits(container).get("memory") for container in containers_of(pod))
+    return total // quantity.NANO if is_limited else 0
+
+
+def _memory_of_node(pod: Obj, reader: Reader) -> int:
+    node = facts_of(pod, (), reader).node or {}
+    allocatable: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
+    return quantity.amount("memory", allocatable.get("memory") or "0")
+
+
+def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPath:
+    path: str = source["path"]
+    if ".." in path.split("/"):
+        raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
+    whole = _host_folder(path)
+    if not lies_below(whole, allowed):
+        remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
+        raise InputError(f"hostPath {path} is not allowed here: {remedy}")
+    return HostPath(whole, source.get("type") or "", tuple(allowed))
+
+
+def _host_folder(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def lies_below(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path is one of the folders or lies in one; all of them absolute."""
+    roots = (posixpath.normpath(folder) for folder in folders)
+    return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in roots)
+
+
+def _namespace(pod: Obj) -> str:
+    return pod["metadata"].get("namespace") or ""
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

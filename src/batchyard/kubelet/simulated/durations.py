@@ -1,0 +1,217 @@
+"""How long a simulated pod runs and how it ends.
+
+The first of these that gives a run time counts: the pod's own annotation, its Job's, that of the JobSet above; the time
+that its first container sleeps; the run times of the Cluster (batchyard.cloud.catalog.prices); a minute. A pod whose
+Job is gone runs until it is deleted.
+
+Three forms of commands give a time: `sleep` with its arguments; a script with `sleep` lines outside of loops and
+conditions, as their sum; the argument of an image that does nothing but sleep.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.annotations import duration, whole_number
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.views.checkpoints import checkpoint_interval
+from batchyard.api.views.ownership import job_above, jobs_above
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
+from batchyard.base.memoize import LENGTH_MAX
+from batchyard.cloud.catalog.prices import default_runtime, named_runtime
+from batchyard.interfaces.client import Reader
+
+#: How long those run of whom nothing is known.
+UNTOLD: Final = MINUTE
+#: Longer than any world lasts: `sleep infinity`.
+FOR_EVER: Final = 1 << 62
+
+_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
+#: Words that make it uncertain what runs, and how often.
+_FLOW_WORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
+#: What may stand between two commands that both run.
+_SEPARATORS: Final = frozenset({";", "\n", "&&"})
+_PUNCTUATION: Final = "();<>|&\n"
+_SLEEP_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
+_SLEEP: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?([smhd]?)", re.ASCII)
+_SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
+
+
+class Plan(NamedTuple):
+    """What a pod's containers do once they run."""
+
+    runtime: Duration
+    exit_code: int
+    #: How often they save their work; None: never.
+    checkpoint_every: Duration | None = None
+
+
+def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
+    """How long a pod runs, with which exit code it ends, and how often it saves its work.
+
+    `default` is the run time of pods for which nothing else gives one, in place of the Cluster's own default.
+    """
+    told = [pod, *jobs_above(pod, reader.get)]
+    runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
+    if runtime is None:
+        container = pod["spec"]["containers"][0]
+        runtime = sleeping_time(
+            container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
+        )
+    if runtime is None:
+        # The annotation of a Job that is gone is unknown: the pod runs until it is deleted too.
+        runtime = FOR_EVER if job_above(told[-1]) else _runtime_by_cluster(told, reader, default)
+    exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
+    return Plan(runtime, exit_code, checkpoint_interval(told))
+
+
+def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
+    """The run time that the Cluster gives for a pod, its Job or its JobSet, else the default."""
+    cluster = next(iter(reader.list(scheme.CLUSTER)), None)
+    runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
+    if runtime is None:
+        runtime = default_runtime(cluster) if default is None else default
+    return UNTOLD if runtime is None else runtime
+
+
+def _name_of(obj: Obj) -> str:
+    metadata = obj["metadata"]
+    return f"{metadata.get('namespace') or ''}/{metadata['name']}"
+
+
+def annotated_runtime(obj: Obj) -> Duration | None:
+    """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
+    return duration(obj, well_known.RUNTIME)
+
+
+def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
+    """How long a container sleeps; None if that is not certain."""
+    length = len(image) + sum(map(len, command)) + sum(map(len, args))
+    return (_sleeping_time if length <= LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
+
+
+@lru_cache(maxsize=4096)
+def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
+    if not command and _SLEEP_IMAGE.fullmatch(image) and args:
+        return _go_duration(args[0])
+    line = (*command, *args)
+    program = line[0].rpartition("/")[2] if line else ""
+    if program == "sleep":
+        return _slept(line[1:])
+    script = _script_of(line[1:]) if program in _SHELLS else None
+    return None if script is None else _script_time(script)
+
+
+# --- annotations ---
+
+
+def _exit_codes(obj: Obj) -> Iterable[int]:
+    """The exit code an object's annotation asks for, if it is one."""
+    text = annotation(obj, well_known.EXIT_CODE)
+    code = None if text is None else whole_number(text)
+    if code is not None and 0 <= code <= 255:
+        yield code
+
+
+# --- commands ---
+
+
+def _go_duration(text: str) -> Duration | None:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None
+
+
+def _slept(args: Sequence[str]) -> Duration | None:
+    """What `sleep` with these arguments takes: their sum, in the suffixes of GNU's."""
+    total = 0
+    for arg in args:
+        if arg in {"inf", "infinity"}:
+            return FOR_EVER
+        found = _SLEEP.fullmatch(arg)
+        if found is None:
+            return None
+        whole, fraction, unit = found[1], found[2] or "", found[3]
+        total += int(whole + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
+    return total if args else None
+
+
+def _script_of(args: Sequence[str]) -> str | None:
+    """The script of a shell's arguments: that which follows the option -c, maybe among others (`-ec`)."""
+    for index, arg in enumerate(args):
+        if not arg.startswith("-"):
+            return None
+        if "c" in arg and not arg.startswith("--"):
+            return args[index + 1] if index + 1 < len(args) else None
+    return None
+
+
+def _script_time(script: str) -> Duration | None:
+    """The sum of a script's sleeps; None if it has none, or one that may not run, or not once."""
+    words = _words(script)
+    if words is None or not _FLOW_WORDS.isdisjoint(words):
+        return None
+    total: Duration | None = None
+    for before, command, after in _commands(words):
+        is_last = command[0] in {"exec", "exit"}
+        if any("sleep" in word for word in command):
+            slept = _command_time(command[1:] if is_last else command)
+            if slept is None or before not in _SEPARATORS or after not in _SEPARATORS:
+                return None
+            total = slept + (total or 0)
+        if is_last:
+            break
+    return total
+
+
+def _command_time(command: Sequence[str]) -> Duration | None:
+    """What a command takes that is nothing but a sleep."""
+    return _slept(command[1:]) if command[0] == "sleep" else None
+
+
+def _words(script: str) -> list[str] | None:
+    """The words and operators of a script without its comments; None where it cannot be read so simply."""
+    lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # quotes that do not match
+        return None
+    return None if any(word.startswith("<<") for word in words) else _without_comments(words)
+
+
+def _without_comments(words: Sequence[str]) -> list[str] | None:
+    """The words but for comments behind commands; None if such a one hides a sleep, for it may be a quoted word."""
+    kept: list[str] = []
+    is_comment = False
+    for word in words:
+        is_comment = not _is_operator(word, "\n") and (is_comment or word.startswith("#"))
+        if not is_comment:
+            kept.append(word)
+        elif "sleep" in word:
+            return None
+    return kept
+
+
+def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
+    """The commands between operators, each with the operator before and after it; the ends count as new lines."""
+    before: str = "\n"
+    command: list[str] = []
+    for word in (*words, "\n"):
+        if not _is_operator(word):
+            command.append(word)
+            continue
+        operator = word.strip("\n") or "\n"
+        if command:
+            yield before, command, operator
+        before, command = operator, []
+
+
+def _is_operator(word: str, containing: str = "") -> bool:
+    return bool(word) and containing in word and set(word) <= set(_PUNCTUATION)

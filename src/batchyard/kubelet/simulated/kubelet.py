@@ -1,0 +1,177 @@
+"""The kubelets of a simulated cluster: they run the pods of their nodes, or of a world without nodes all pods.
+
+One controller is the kubelets of all nodes. What a pod has run is told by its status alone, so it goes on right after a
+restart (batchyard.kubelet.simulated.pod_timeline). A kubelet whose machine is off writes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.api.views.checkpoints import running_since
+from batchyard.api.views.pod_lifecycle import is_terminal, is_terminating, node_of
+from batchyard.base.instant import Duration, Instant
+from batchyard.base.seeded_draws import triangular
+from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
+from batchyard.cloud.catalog.machine_types import catalog_of
+from batchyard.cloud.catalog.prices import POD_START, spread_of
+from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.kubelet.simulated.checkpointing import going_on, is_held, let_go, saved_at_end, saved_at_loss
+from batchyard.kubelet.simulated.durations import plan_of
+from batchyard.kubelet.simulated.node_machine import ANYWHERE, Machine, machine_of
+from batchyard.kubelet.simulated.pod_timeline import EXPIRED, REJECTED, Life, Pace, What, next_turn, status_after
+from batchyard.nodes.conditions import readiness
+from batchyard.nodes.pods_by_node import PodsByNode
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class Kubelets:
+    """Runs the pods that are bound to nodes; without nodes, all that nothing holds back."""
+
+    name = "kubelets"
+    rank = 0
+
+    def __init__(
+        self, pace: Pace | None = None, *, with_nodes: bool = True, local: str = "", runtime: Duration | None = None
+    ) -> None:
+        self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
+        self._pace = pace or Pace()
+        self._with_nodes = with_nodes
+        #: The node that is no simulated one; empty if all are.
+        self._local = local
+        #: How long pods run for which nothing else gives a run time; None: as the Cluster has it.
+        self._runtime = runtime
+        self._pods = PodsByNode()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pod, where more changed than what its kubelet says of it; the pods of a node that changes."""
+        key = event.key
+        if key.kind != scheme.POD:
+            is_ours = key.name != self._local
+            return self._pods.on(key.name) if is_ours and _is_news_of_machine(event) else ()
+        if self._with_nodes:
+            self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
+        return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
+
+    def _is_ours(self, pod: Obj) -> bool:
+        """Whether a pod is on a node that is simulated, or in a world without nodes is let go; or is held by us."""
+        node = node_of(pod)
+        if node and node == self._local:
+            return False
+        is_let_go = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
+        return is_let_go or is_held(pod)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Let happen to a pod what is due, or wait for it."""
+        pod = reader.get(key)
+        if pod is None:
+            return Outcome()
+        machine = self._machine(pod, reader, now)
+        if not machine.is_on:
+            return Outcome([*_saved_before_crash(pod, reader), *let_go(pod)])
+        if is_terminal(pod) and is_held(pod):
+            return Outcome(let_go(pod))
+        if is_terminal(pod):
+            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
+        plan = plan_of(pod, reader, self._runtime)
+        life = Life(pod, machine, plan, self._pace)
+        turn = next_turn(life, now)
+        if turn is None or turn.at > now:
+            return Outcome(requeue_at=None if turn is None else turn.at)
+        after: Obj = with_status(pod, status_after(life, turn, now))
+        writes: list[Write] = []
+        if plan.checkpoint_every is not None:
+            writes += saved_at_end(pod, after, plan.checkpoint_every, reader)
+            after = going_on(pod, after, plan.checkpoint_every, reader, now)
+        following = None if is_terminal(after) else next_turn(life._replace(pod=after), now)
+        events = _events(key, turn.what, after)
+        return Outcome([*writes, UpdateStatus(after)], events, None if following is None else following.at)
+
+    def _machine(self, pod: Obj, reader: Reader, now: Instant) -> Machine:
+        if not self._with_nodes:
+            return ANYWHERE
+        name = node_of(pod)
+        return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
+
+
+def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
+    """What is written about the work of a pod whose machine is lost: not by its kubelet, but while it still ran."""
+    instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
+    if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
+        return []
+    every = plan_of(pod, reader).checkpoint_every
+    return [] if every is None else saved_at_loss(pod, since(instance), every, reader)
+
+
+def _is_news_of_pod(event: WatchEvent) -> bool:
+    """Whether a pod is new or changed in more than its status, or ended and may go."""
+    pod, old = event.obj, event.old
+    if event.type is _DELETED:
+        return False
+    if old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod) or is_held(pod):
+        return True
+    new_mark, old_mark = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
+    return bool(new_mark != old_mark)
+
+
+def _is_waited_for(pod: Obj) -> bool:
+    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
+
+
+def _is_news_of_machine(event: WatchEvent) -> bool:
+    """Whether a node comes or changes its readiness, or a machine its phase: what makes kubelets act."""
+    if event.type is _DELETED or event.old is None:
+        return event.type is not _DELETED
+    if event.key.kind == scheme.NODE:
+        return readiness(event.obj) != readiness(event.old)
+    return _fate(event.obj) != _fate(event.old)
+
+
+def _fate(instance: Obj) -> tuple[Any, Any, bool]:
+    """What of a machine matters to its pods."""
+    status: Mapping[str, Any] = instance.get("status") or {}
+    return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
+
+
+def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:
+    """What users are told besides the status: only of troubles."""
+    if what is What.EXPIRE:
+        return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
+    if what is What.REJECT:
+        return [EventRecord(key, "Warning", "NodeShutdown", REJECTED)]
+    if what is What.EXIT and not is_terminal(after) and "waiting" in after["status"]["containerStatuses"][0]["state"]:
+        return [EventRecord(key, "Warning", "BackOff", f"Back-off restarting failed container {_name(after)}")]
+    return []
+
+
+def _name(pod: Obj) -> str:
+    """A container and its pod, as kubelets print them."""
+    metadata = pod["metadata"]
+    container = pod["spec"]["containers"][0]["name"]
+    return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
+
+
+# --- pace ---
+#
+# How long containers take to start in a simulated cluster: to be pulled, unpacked and let go.
+#
+# Drawn for each pod by the seed and its uid, from what the Cluster says (`times.podStart`).
+
+
+def pace_of(cluster: Obj | None, seed: int) -> Pace:
+    """The pace of a cluster; in a world without one everything starts at once."""
+    return Pace() if cluster is None else Pace(_start_delay(cluster, seed))
+
+
+def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
+    catalog = catalog_of(cluster)
+    spread = spread_of(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
+
+    def delay(pod: Obj) -> Duration:
+        return triangular(*spread, seed, POD_START, pod["metadata"]["uid"])
+
+    return delay

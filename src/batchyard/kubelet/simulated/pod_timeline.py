@@ -1,0 +1,263 @@
+"""The life of a pod on its machine: what happens to it next, and what its status says then.
+
+    taken up -> containers are made -> they run -> they end -> the pod has ended, or they start again
+                                                                 after the crash backoff
+
+Besides, a pod is made to end: it was deleted, its machine goes off, its time is over. Whatever is due first happens;
+all of it follows from the pod's status and metadata and from its machine, so a restart changes nothing.
+Sources: pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj, with_status
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.api.views.checkpoints import resumed_work
+from batchyard.api.views.pod_lifecycle import FAILED, PENDING, RUNNING, SUCCEEDED
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.kubelet.simulated.durations import FOR_EVER, Plan
+from batchyard.kubelet.simulated.node_machine import Machine
+from batchyard.kubelet.simulated.pod_status import (
+    Run,
+    creating,
+    exited,
+    missing,
+    pod_status,
+    qos_class,
+    run_of,
+    running,
+)
+
+#: Of the 30 s between notice and end of a machine: for ordinary pods, and the rest for critical ones, which stop last.
+SHUTDOWN_GRACE: Final = 25
+SHUTDOWN_GRACE_CRITICAL: Final = 5
+
+BACKOFF_MIN: Final = 10 * SECOND
+BACKOFF_MAX: Final = 5 * MINUTE
+#: Containers that ran longer than this start again at once.
+_BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
+
+REJECTED: Final = "Pod was rejected as the node is shutting down."
+EXPIRED: Final = "Pod was active on the node longer than the specified deadline"
+
+_KILLED: Final = 137
+_STOPPED: Final = 143
+_LOST: Final = "The container could not be located when the pod was terminated"
+_LOST_AND_RESTARTED: Final = (
+    "The container could not be located when the pod was deleted.  The container used to be Running"
+)
+
+
+class What(StrEnum):
+    """What can happen to a pod."""
+
+    TAKE_UP = "TakeUp"
+    START = "Start"
+    EXIT = "Exit"
+    LOSE = "Lose"
+    DELETE = "Delete"
+    SHUT_DOWN = "ShutDown"
+    REJECT = "Reject"
+    EXPIRE = "Expire"
+
+
+class Turn(NamedTuple):
+    """Something that happens to a pod, and when."""
+
+    at: Instant
+    what: What
+
+
+def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - delays are told by pod
+    """Containers are there as soon as they are wanted."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long containers take to come and to go."""
+
+    #: From taking up a pod to its containers running; the same for a pod each time it is asked.
+    start_delay: Callable[[Obj], Duration] = no_delay
+    #: From the signal to stop to the end, if they get so much time.
+    stop_time: Duration = SECOND
+
+
+class Life(NamedTuple):
+    """A pod where it is."""
+
+    pod: Obj
+    machine: Machine
+    plan: Plan
+    pace: Pace
+
+
+def next_turn(life: Life, now: Instant) -> Turn | None:
+    """What happens next to a pod that has not ended, on a machine that is on; None: nothing that could be told now."""
+    run = run_of(life.pod)
+    turns = _arrivals(life, now) if run is None else [*_own_turns(life, run), *_ends(life, run)]
+    return min(turns, key=lambda turn: turn.at, default=None)  # of what is due together, the first
+
+
+def status_after(life: Life, turn: Turn, now: Instant) -> Mapping[str, Any]:
+    """The status of the pod once that has happened."""
+    run = run_of(life.pod) or Run(creating(life.pod))
+    match turn.what:
+        case What.TAKE_UP:
+            runs_at_once = life.pace.start_delay(life.pod) == 0
+            return _running(life, run, now) if runs_at_once else _status(life, PENDING, run, now)
+        case What.START:
+            return _running(life, run._replace(restarts=run.restarts + bool(run.last)), now)
+        case What.EXIT:
+            return _after_exit(life, run, turn.at, now)
+        case What.LOSE:
+            return _after_loss(life, run, now)
+        case What.REJECT:
+            return _rejected(life, now)
+        case What.DELETE:
+            return _made_to_end(life, run, turn, now)
+        case What.EXPIRE:
+            return {**_made_to_end(life, run, turn, now), "reason": "DeadlineExceeded", "message": EXPIRED}
+        case What.SHUT_DOWN:
+            return _shut_down(life, run, turn, now)
+
+
+# --- what is due when ---
+
+
+def _arrivals(life: Life, now: Instant) -> Iterable[Turn]:
+    """What can happen to a pod that its kubelet has not taken up."""
+    pod, machine = life.pod, life.machine
+    deleted_at = lifecycle.deleted_at(pod)
+    if deleted_at is not None:
+        return [Turn(deleted_at, What.DELETE)]
+    if machine.notice_at is not None:
+        return [Turn(machine.notice_at, What.REJECT)]
+    return [Turn(now, What.TAKE_UP)] if machine.is_ready() else []
+
+
+def _own_turns(life: Life, run: Run) -> Iterable[Turn]:
+    """What containers do by themselves."""
+    if "running" in run.state:
+        started_at = parse_time(run.state["running"]["startedAt"])
+        if started_at < life.machine.booted_at:
+            return [Turn(started_at, What.LOSE)]
+        left = max(0, life.plan.runtime - resumed_work(life.pod))
+        return [Turn(started_at + left, What.EXIT)] if life.plan.runtime < FOR_EVER else []
+    if run.last:
+        return [Turn(parse_time(run.last["terminated"]["finishedAt"]) + _backoff(run), What.START)]
+    begun_at = max(parse_time(life.pod["status"]["startTime"]), life.machine.booted_at)
+    return [Turn(begun_at + life.pace.start_delay(life.pod), What.START)]
+
+
+def _ends(life: Life, run: Run) -> Iterable[Turn]:
+    """What makes a pod end; containers that run need a moment for it."""
+    moment = life.pace.stop_time if "running" in run.state else 0
+    return [Turn(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
+
+
+def _demands(life: Life) -> Iterable[tuple[Instant, Duration, What]]:
+    """The demands that a pod end: from when on, how long it has, and why."""
+    pod, deleted_at = life.pod, lifecycle.deleted_at(life.pod)
+    if deleted_at is not None:
+        yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, What.DELETE
+    grace = lifecycle.grace_period(pod)
+    if life.machine.notice_at is not None:
+        is_critical = lifecycle.priority(pod) >= lifecycle.SYSTEM_CRITICAL
+        limit = SHUTDOWN_GRACE_CRITICAL if is_critical else SHUTDOWN_GRACE
+        begins_at = life.machine.notice_at + (SHUTDOWN_GRACE * SECOND if is_critical else 0)
+        yield begins_at, min(grace, limit) * SECOND, What.SHUT_DOWN
+    deadline = pod["spec"].get("activeDeadlineSeconds")
+    if deadline is not None:
+        yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, What.EXPIRE
+
+
+def _backoff(run: Run) -> Duration:
+    """How long containers wait before they start again: not at all the first time, nor if they ran long."""
+    ended = run.last["terminated"]
+    ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
+    if not run.restarts or ran > _BACKOFF_FORGOTTEN:
+        return 0
+    return min(BACKOFF_MIN << min(run.restarts - 1, 8), BACKOFF_MAX)
+
+
+# --- what its status says then ---
+
+
+def _status(life: Life, phase: str, run: Run, now: Instant) -> dict[str, Any]:
+    return pod_status(life.pod, phase, run, life.machine, now)
+
+
+def _running(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
+    return _status(life, RUNNING, run._replace(state=running(now)), now)
+
+
+def _after_exit(life: Life, run: Run, at: Instant, now: Instant) -> Mapping[str, Any]:
+    """The containers ended by themselves; they start again if their policy and all else lets them."""
+    code = life.plan.exit_code
+    ended = exited(code, run.state["running"]["startedAt"], at)
+    policy = life.pod["spec"].get("restartPolicy", "Always")
+    is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
+    if is_done or any(asked_at <= at for asked_at, _, _ in _demands(life)):
+        return _status(life, FAILED if code else SUCCEEDED, run._replace(state=ended), now)
+    again = run._replace(last=ended)
+    backoff = _backoff(again)
+    if backoff == 0:
+        return _running(life, again._replace(restarts=again.restarts + 1), now)
+    return _status(life, RUNNING, again._replace(state=_backing_off(life.pod, backoff)), now)
+
+
+def _backing_off(pod: Obj, backoff: Duration) -> Mapping[str, Mapping[str, Any]]:
+    metadata, container = pod["metadata"], pod["spec"]["containers"][0]["name"]
+    name = f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
+    message = f"back-off {_go_text(backoff)} restarting failed container={container} pod={name}"
+    return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
+
+
+def _go_text(duration: Duration) -> str:
+    """Whole seconds as Go prints them: 40s, 1m20s, 5m0s."""
+    minutes, seconds = divmod(duration // SECOND, 60)
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _after_loss(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
+    """The machine was lost and is back: the containers that ran on it are gone."""
+    if life.pod["spec"].get("restartPolicy", "Always") == "Never" or lifecycle.is_terminating(life.pod):
+        return _status(life, FAILED, run._replace(state=missing(_LOST)), now)
+    return _running(life, Run({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
+
+
+def _rejected(life: Life, now: Instant) -> Mapping[str, Any]:
+    """The pod came too late: its machine goes off."""
+    return {
+        **(life.pod.get("status") or {}),
+        "phase": FAILED,
+        "reason": "NodeShutdown",
+        "message": f"Pod was rejected: {REJECTED}",
+        "startTime": format_time(now),
+        "qosClass": qos_class(life.pod["spec"]),
+    }
+
+
+def _shut_down(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
+    """The machine goes off: that is not the pod's fault."""
+    ended = with_status(life.pod, _made_to_end(life, run, turn, now))
+    status: Mapping[str, Any] = lifecycle.disrupted(ended, lifecycle.BY_KUBELET, now)["status"]
+    return {**status, "reason": "Terminated", "message": lifecycle.BY_KUBELET.message}
+
+
+def _made_to_end(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
+    """The containers were stopped, or killed if they had too little time; the pod failed, whatever its policy."""
+    return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
+
+
+def _state_at_end(life: Life, run: Run, turn: Turn) -> Mapping[str, Mapping[str, Any]]:
+    if "running" not in run.state:
+        return run.last or missing(_LOST)
+    grace = next(grace for _, grace, what in _demands(life) if what is turn.what)
+    code = _STOPPED if life.pace.stop_time <= grace else _KILLED
+    return exited(code, run.state["running"]["startedAt"], turn.at)

@@ -1,0 +1,346 @@
+"""All objects of a set of manifests, as rules look at them.
+
+An object that is written several times counts as it is written last where objects are seen together; on its own each
+version is looked at.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import islice, product
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from batchyard.api import scheme, well_known
+from batchyard.api.manifests import Manifest
+from batchyard.api.meta import Key, annotation, group_kind, key_of
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pod import Taint
+from batchyard.api.views.pods import PodView
+from batchyard.api.views.queues import (
+    ClusterQueueView,
+    CohortView,
+    Flavor,
+    LocalQueueView,
+    ResourceGroup,
+    cluster_queue_view,
+    cohort_view,
+    flavor_view,
+    local_queue_view,
+)
+from batchyard.cloud.node_requirements import is_system_label
+from batchyard.lint.findings import Part, parts_of
+from batchyard.lint.machines import Machines, Park, named
+from batchyard.lint.workloads import Work
+from batchyard.placement.node_filters import selects, tolerates
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.flavor_requests import find_obstacle
+from batchyard.scheduling.granular_mode import Mode
+from batchyard.scheduling.snapshot import Snapshot
+
+# --- fits ---
+#
+# Whether the pods of queued work fit the nodes of the flavors it may get, going by the rules of placement.
+
+
+#: So many choices of flavors are looked at for a pod set of several resource groups.
+_CHOICES_MAX: Final = 64
+
+
+class Places(Protocol):
+    """What there is."""
+
+    @property
+    def park(self) -> Park:
+        """The machines."""
+
+    @property
+    def flavors(self) -> Mapping[str, tuple[Manifest, Flavor]]:
+        """The flavors by name."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The queues."""
+
+
+class Fit(NamedTuple):
+    """What stands between the pods of a part and nodes, if they get certain flavors."""
+
+    rule: str
+    problem: str
+    fix: str
+
+
+Fits: TypeAlias = Mapping[tuple[str, ...], Fit | None]
+
+
+def fits_of(parts: Sequence[Part], places: Places) -> list[tuple[Part, Fits]]:
+    """For each part that can be admitted: by choice of flavors, what stands in the way of its pods; None: nothing."""
+    if not places.park.is_known:
+        return []
+    return [(part, _fits(part, places)) for part in parts if part.assignment.mode is not Mode.NO_FIT]
+
+
+def _fits(part: Part, places: Places) -> Fits:
+    usable = [_usable(part, group, places) for group in range(len(part.queue.view.groups))]
+    choices = islice(product(*[flavors for flavors in usable if flavors]), _CHOICES_MAX)
+    return {choice: _fit(part, choice, places) for choice in choices}
+
+
+def _usable(part: Part, number: int, places: Places) -> list[str]:
+    """The flavors of a group that a part could get; none if it asks for nothing of the group."""
+    group, snapshot = part.queue.view.groups[number], places.snapshot
+    template = part.work.view.pod_sets[part.index].template
+    asked = {r: amount * part.assignment.count for r, amount in template.requests if r in group.resources and amount}
+    if not asked:
+        return []
+    obstacles = snapshot.obstacles.of(template, group.flavors)
+    potential = part.queue.node.potential
+    return [
+        flavor
+        for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
+        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in asked.items())
+    ]
+
+
+def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
+    flavors: list[Flavor] = [places.flavors[name][1] for name in choice]
+    pod = part.work.pod(part.index, flavors, queued=True)  # who asks for machines first is another rule
+    matching = [each for each in places.park.machines if any(selects(pod.shape.rules, t) for t in each.templates)]
+    open_to = [each for each in matching if _room(pod, each, only_taints=True)]
+    if places.park.could_make(pod):
+        return None
+    if not matching:
+        labels = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "what its affinity wants"
+        fix = "ask for labels that nodes have, or add a pool that has them"
+        return Fit("no-such-node", f"no pool or node has {labels}", fix)
+    if not open_to:
+        taint = _untolerated(pod, matching[0].templates)
+        shown = f"{taint.key}={taint.value}:{taint.effect}"
+        fix = f"tolerate {taint.key} in the pod template, or in spec.tolerations of the flavor"
+        return Fit("untolerated-taint", f"{named(matching)} has the taint {shown}, which its pods do not tolerate", fix)
+    if not any(_room(pod, each) for each in open_to):
+        return _too_large_for(pod, open_to)
+    return _too_many(pod, part.assignment.count, open_to)
+
+
+def _room(pod: PodView, machines: Machines, *, only_taints: bool = False) -> int:
+    """How many of such pods one of the machines holds; at least one where only labels and taints count."""
+    return max((_room_on(pod, template, only_taints) for template in machines.templates), default=0)
+
+
+def _room_on(pod: PodView, node: NodeView, only_taints: bool) -> int:
+    rules = pod.shape.rules
+    if not selects(rules, node) or _untolerated(pod, [node]).key:
+        return 0
+    if only_taints:
+        return 1
+    return min((node.allocatable.get(resource, 0) // amount for resource, amount in pod.requests), default=1)
+
+
+def _untolerated(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
+    """The first taint that keeps the pod away; one without a key if there is none."""
+    for node in nodes:
+        for taint in node.taints:
+            if taint.effect != "PreferNoSchedule" and not tolerates(pod.tolerations, taint):
+                return taint
+    return Taint("", "", "")
+
+
+def _too_large_for(pod: PodView, machines: Sequence[Machines]) -> Fit:
+    best = max(machines, key=lambda each: sum(_has(pod, each.templates[0]).values()))
+    node = best.templates[0]
+    short = [r for r, fits in _has(pod, node).items() if not fits]
+    told = ", ".join(
+        f"{format_amount(r, dict(pod.requests)[r])} {r} of {format_amount(r, node.allocatable.get(r, 0))}"
+        for r in short
+    )
+    problem = f"one pod asks for more than any node has for pods; on {best.name}: {told}"
+    fix = "ask for less than a node's allocatable, which is less than the machine has, or add a pool of larger machines"
+    return Fit("pod-larger-than-node", problem, fix)
+
+
+def _has(pod: PodView, node: NodeView) -> dict[str, bool]:
+    return {resource: amount <= node.allocatable.get(resource, 0) for resource, amount in pod.requests}
+
+
+def _too_many(pod: PodView, count: int, machines: Sequence[Machines]) -> Fit | None:
+    room = sum(each.most * _room(pod, each) for each in machines)
+    if room >= count:
+        return None
+    fix = f"run at most {room} pods at once, or let the pools grow to hold {count}"
+    return Fit("too-few-nodes", f"it has {count} pods at once, and {named(machines)} hold at most {room} of them", fix)
+
+
+class Configuration:
+    """See the module. Nothing of it is ever changed, so that whatever is worked out once may be kept."""
+
+    def __init__(self, manifests: Sequence[Manifest], works: Sequence[Work], *, fair_sharing: bool = False) -> None:
+        self.manifests = manifests
+        self.works = works
+        self.fair_sharing = fair_sharing
+        self._by_kind: dict[str, list[Manifest]] = {}
+        self._last: dict[Key, Manifest] = {}
+        self._makes_pools_for: dict[str, bool] = {}
+        self._users_of: dict[str, list[tuple[Work, int]]] = {}
+        for manifest in manifests:
+            self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
+            if manifest.obj["metadata"].get("name"):
+                self._last[key_of(manifest.obj)] = manifest
+
+    def all(self, kind: str) -> Sequence[Manifest]:
+        """Every version of every object of a kind, as they were written."""
+        return self._by_kind.get(kind, ())
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
+        """An object as it is written last."""
+        return self._last.get(Key(kind, namespace, name))
+
+    def knows(self, kind: str) -> bool:
+        """Whether there is any object of a kind: then all there are are taken to be written here."""
+        return kind in self._by_kind
+
+    def last(self, kind: str) -> list[Manifest]:
+        """The objects of a kind, each as it is written last."""
+        return [manifest for manifest in self.all(kind) if self._is_last(manifest)]
+
+    def is_changed_later(self, manifest: Manifest) -> bool:
+        """Whether another version takes its place, on purpose and at another moment."""
+        last = self._last.get(key_of(manifest.obj), manifest)
+        return annotation(last.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
+
+    def _is_last(self, manifest: Manifest) -> bool:
+        return self._last.get(key_of(manifest.obj)) is manifest
+
+    # --- queues ---
+
+    @cached_property
+    def queue_versions(self) -> list[tuple[Manifest, ClusterQueueView]]:
+        """Every version of every ClusterQueue."""
+        return [(manifest, cluster_queue_view(manifest.obj)) for manifest in self.all(scheme.CLUSTER_QUEUE)]
+
+    @cached_property
+    def queues(self) -> dict[str, tuple[Manifest, ClusterQueueView]]:
+        """The ClusterQueues by name."""
+        return {view.name: (manifest, view) for manifest, view in self.queue_versions if self._is_last(manifest)}
+
+    @cached_property
+    def cohorts(self) -> dict[str, tuple[Manifest, CohortView]]:
+        """The Cohorts that have an object, by name."""
+        return {m.obj["metadata"]["name"]: (m, cohort_view(m.obj)) for m in self.last(scheme.COHORT)}
+
+    @cached_property
+    def quotas(self) -> list[tuple[Manifest, tuple[ResourceGroup, ...]]]:
+        """The quotas of all ClusterQueues, then of all Cohorts."""
+        queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
+        return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
+
+    @cached_property
+    def local_queues(self) -> dict[str, tuple[Manifest, LocalQueueView]]:
+        """The LocalQueues by `namespace/name`."""
+        views = [(manifest, local_queue_view(manifest.obj)) for manifest in self.last(scheme.LOCAL_QUEUE)]
+        return {view.key: (manifest, view) for manifest, view in views}
+
+    def local_queues_in(self, namespace: str) -> list[str]:
+        """The names of the LocalQueues of a namespace."""
+        found = (key.partition("/") for key in self.local_queues)
+        return [name for where, _, name in found if where == namespace]
+
+    @cached_property
+    def flavors(self) -> dict[str, tuple[Manifest, Flavor]]:
+        """The ResourceFlavors by name."""
+        return {m.obj["metadata"]["name"]: (m, flavor_view(m.obj)) for m in self.last(scheme.RESOURCE_FLAVOR)}
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Queues, Cohorts and flavors as the scheduler sees them, nothing in use."""
+        snapshot = Snapshot()
+        for _, flavor in self.flavors.values():
+            snapshot.put_flavor(flavor)
+        for _, cohort in self.cohorts.values():
+            snapshot.put_cohort(cohort)
+        for _, queue in self.queues.values():
+            snapshot.put_queue(queue)
+        snapshot.settle()
+        return snapshot
+
+    def cluster_queue_of(self, work: Work) -> ClusterQueue | None:
+        """The ClusterQueue that work waits in, if all on the way there is written here."""
+        found = self.local_queues.get(work.view.queue)
+        return None if found is None else self.snapshot.queues.get(found[1].cluster_queue)
+
+    @cached_property
+    def works_by_queue(self) -> dict[str, list[Work]]:
+        """By ClusterQueue, the work that waits in it."""
+        found: dict[str, list[Work]] = {name: [] for name in self.queues}
+        for work in self.works:
+            queue = self.cluster_queue_of(work)
+            if queue is not None:
+                found[queue.name].append(work)
+        return found
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The pod sets of all work whose ClusterQueue is known."""
+        return list(parts_of(self.works, self.cluster_queue_of, self.snapshot))
+
+    @cached_property
+    def fits(self) -> list[tuple[Part, Fits]]:
+        """Whether their pods fit nodes."""
+        return fits_of(self.parts, self)
+
+    def queues_with(self, flavor: str) -> list[ClusterQueueView]:
+        """The ClusterQueues that give a flavor."""
+        return [view for _, view in self.queues.values() if flavor in view.flavors]
+
+    # --- machines ---
+
+    @cached_property
+    def park(self) -> Park:
+        """The machines."""
+        return Park(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
+
+    def makes_pools_for(self, name: str) -> bool:
+        """Whether pools could be made with the labels of a flavor; where no work says how, that is not ruled out.
+
+        But where there are pools with such labels already, none is made for pods that tolerate only what the flavor
+        says, unless that keeps the pods of others away.
+        """
+        known = self._makes_pools_for.get(name)
+        if known is None:
+            flavor = self.flavors[name][1]
+            pods = [work.pod(index, [flavor]) for work, index in self.users_of(name)] if self.park.makes_pools else []
+            assumed = self.park.makes_pools and (not self.park.of(flavor) or _separates(flavor))
+            known = self._makes_pools_for[name] = any(map(self.park.could_make, pods)) if pods else assumed
+        return known
+
+    def users_of(self, flavor: str) -> list[tuple[Work, int]]:
+        """The pod sets that may get a flavor, as far as taints and labels go, by work and index."""
+        known = self._users_of.get(flavor)
+        if known is None:
+            view = self.flavors[flavor][1]
+            known = self._users_of[flavor] = [
+                (work, index)
+                for queue in self.queues_with(flavor)
+                for work in self.works_by_queue[queue.name]
+                for index, pod_set in enumerate(work.view.pod_sets)
+                if not find_obstacle(pod_set.template, flavor, view)
+            ]
+        return known
+
+    # --- admission checks ---
+
+    def provisions(self, queue: ClusterQueueView, flavor: str) -> bool:
+        """Whether capacity for a flavor is asked for before a Workload is admitted."""
+        names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
+        checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
+        return any(c and c.obj["spec"].get("controllerName") == PROVISIONING for c in checks)
+
+
+def _separates(flavor: Flavor) -> bool:
+    """Whether for each label of a user's own the flavor has a taint of that key, as made pools want it."""
+    keys = [taint.key for taint in flavor.taints]
+    return all(is_system_label(key) or key in keys for key in flavor.labels)
+
+
+#: The controller of checks that ask for capacity.
+PROVISIONING = "kueue.x-k8s.io/provisioning-request"

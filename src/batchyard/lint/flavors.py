@@ -1,0 +1,331 @@
+"""Flavors that nobody gets, and flavors whose nodes keep away the pods that get them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.schema.violations import nearest
+from batchyard.api.views.pod import Taint
+from batchyard.api.views.queues import ClusterQueueView, Flavor
+from batchyard.lint.capacity import holders_of
+from batchyard.lint.configuration import Configuration
+from batchyard.lint.findings import Found, Severity
+from batchyard.lint.machines import Machines, named
+from batchyard.lint.workloads import Work
+from batchyard.placement.node_filters import tolerates
+
+#: Pods that ask for these tolerate the taints of that name without saying so.
+_TOLERATED_ANYWAY: Final = (well_known.GPU, well_known.TPU)
+_HARD: Final = ("NoSchedule", "NoExecute")
+
+
+def unused_flavor(config: Configuration) -> Iterator[Found]:
+    """Flavors that no queue gives."""
+    used = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
+    for name, (manifest, _) in config.flavors.items():
+        if name not in used:
+            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: nobody ever gets it"
+            yield Found(manifest, "metadata.name", problem, "give a queue quota of it, or drop it")
+
+
+def flavor_without_nodes(config: Configuration) -> Iterator[Found]:
+    """Flavors that no machine bears the labels of."""
+    if not config.park.is_known:
+        return
+    for name, (manifest, flavor) in config.flavors.items():
+        if not flavor.labels or config.park.of(flavor) or config.makes_pools_for(name):
+            continue
+        queues = config.queues_with(name)
+        if not any(holders_of(config, name, resource) for resource in _resources(queues)):
+            continue
+        labels = ", ".join(f"{key}={value}" for key, value in flavor.labels.items())
+        problem = f"no pool or node has the labels {labels}: whoever is admitted in flavor {name} stays Pending"
+        yield Found(manifest, "spec.nodeLabels", problem, _nearest_labels(config, flavor))
+
+
+def flavor_without_quota(config: Configuration) -> Iterator[Found]:
+    """Flavors of which a queue can never have anything, because nobody in its cohort has."""
+    snapshot = config.snapshot
+    for name, (manifest, view) in config.queues.items():
+        potential = snapshot.queues[name].node.potential
+        for number, group in enumerate(view.groups):
+            for index, flavor in enumerate(group.flavors):
+                none = [r for r in group.resources if potential[snapshot.id_of(flavor, r)] <= 0]
+                if none:
+                    there = "in its whole cohort" if view.cohort else "here, and the queue is in no cohort"
+                    problem = f"there is no quota of {', '.join(none)} in flavor {flavor} {there}: nobody ever gets it"
+                    fix = "give it a nominalQuota, or drop the flavor from the queue"
+                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{index}]", problem, fix)
+
+
+def shadowed_flavor(config: Configuration) -> Iterator[Found]:
+    """Flavors behind another that has quota for all the work there is."""
+    for name, (manifest, view) in config.queues.items():
+        for number, group in enumerate(view.groups):
+            taker = next((f for f in group.flavors[:-1] if _takes_all(config, view, f)), None)
+            if taker is not None:
+                rest = group.flavors[group.flavors.index(taker) + 1 :]
+                problem = (
+                    f"flavor {taker} comes first and has quota for all jobs written here for {name}:"
+                    f" they never get to {', '.join(rest)}"
+                )
+                fix = "put the flavor to be filled first in front, and give it the quota its nodes have"
+                yield Found(manifest, f"spec.resourceGroups[{number}].flavors", problem, fix)
+
+
+def untolerated_flavor(config: Configuration) -> Iterator[Found]:
+    """Flavors with taints that neither they nor any job in their queues tolerate."""
+    for name, (manifest, flavor) in config.flavors.items():
+        works = [work for queue in config.queues_with(name) for work in config.works_by_queue[queue.name]]
+        templates = [pod_set.template for work in works for pod_set in work.view.pod_sets]
+        for index, taint in enumerate(flavor.taints):
+            if not templates or tolerates(flavor.tolerations, taint):
+                continue
+            if not any(tolerates(template.tolerations, taint) for template in templates):
+                shown = _shown(taint)
+                problem = (
+                    f"none of the {len(works)} jobs in its queues tolerates {shown}: flavor {name} is skipped for all"
+                )
+                fix = "put the toleration into spec.tolerations of the flavor, or into the pod templates"
+                toleration = {field: value for field, value in taint._asdict().items() if value}
+                old = (manifest.obj.get("spec") or {}).get("tolerations") or []
+                patches = [(manifest, {"spec": {"tolerations": [*old, toleration]}})]
+                yield Found(manifest, f"spec.nodeTaints[{index}]", problem, fix, patches)
+
+
+def undeclared_taint(config: Configuration) -> Iterator[Found]:
+    """Taints of all nodes of a flavor that the flavor says nothing of."""
+    for name, (manifest, flavor) in config.flavors.items():
+        machines = config.park.of(flavor) if flavor.labels else []
+        if not machines or config.makes_pools_for(name):
+            continue
+        common = [taint for taint in _taints(machines[0]) if all(taint in _taints(each) for each in machines[1:])]
+        for taint in common:
+            if not _is_declared(config, name, flavor, taint):
+                problem = (
+                    f"the nodes of flavor {name} ({named(machines)}) have the taint"
+                    f" {_shown(taint)}, which the flavor does not: jobs that do not tolerate it are admitted to it,"
+                    " and their pods stay Pending"
+                )
+                fix = "put the taint into spec.nodeTaints, or a toleration into spec.tolerations"
+                old = (manifest.obj.get("spec") or {}).get("nodeTaints") or []
+                added = {field: value for field, value in taint._asdict().items() if value}
+                patches = [(manifest, {"spec": {"nodeTaints": [*old, added]}})]
+                yield Found(manifest, "spec.nodeTaints", problem, fix, patches)
+
+
+def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint) -> bool:
+    if taint.key == well_known.QUEUED or taint.key in _TOLERATED_ANYWAY or tolerates(flavor.tolerations, taint):
+        return True
+    if any((own.key, own.effect) == (taint.key, taint.effect) for own in flavor.taints):
+        return True
+    users = config.users_of(name)
+    return bool(users) and all(
+        tolerates(work.view.pod_sets[index].template.tolerations, taint) for work, index in users
+    )
+
+
+def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
+    """Whether the queue's own quota of a flavor holds all of its jobs at once."""
+    works = dict.fromkeys(config.works_by_queue[view.name])
+    users = (
+        [(work, index) for work, index in config.users_of(flavor) if work in works] if flavor in config.flavors else []
+    )
+    if not works or len(users) < sum(len(work.view.pod_sets) for work in works):
+        return False
+    total: dict[str, int] = {}
+    for work, index in users:
+        for resource, amount in work.view.pod_sets[index].template.requests:
+            total[resource] = total.get(resource, 0) + amount * work.view.counts[index]
+    quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
+    return all(total.get(resource, 0) <= nominal for resource, nominal in quotas.items())
+
+
+def _taints(machines: Machines) -> list[Taint]:
+    """The taints that keep pods away and that all of its nodes have."""
+    first, *others = machines.templates
+    return [t for t in first.taints if t.effect in _HARD and all(t in other.taints for other in others)]
+
+
+def _nearest_labels(config: Configuration, flavor: Flavor) -> str:
+    """Which machines come nearest, and what they have instead."""
+    templates = [(machines.name, machines.templates[0].labels) for machines in config.park.machines]
+    if not templates:
+        return "add a pool with these labels"
+    shared = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
+    count, name, labels = max(shared, key=lambda found: found[0])
+    if not count:
+        return "add a pool with these labels, or use labels that nodes have"
+    other = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
+    return f"add a pool with these labels; {name} comes nearest, with {', '.join(other)}"
+
+
+def _resources(queues: list[ClusterQueueView]) -> list[str]:
+    return list(dict.fromkeys(r for queue in queues for group in queue.groups for r in group.resources))
+
+
+def _shown(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+# --- labels ---
+#
+# Labels and annotations that say how work is queued, at places where nobody reads them.
+#
+# Sources: Kueue's reference of labels and annotations, and its pkg/controller/jobframework (QueueName,
+# WorkloadPriorityClassName), which read the labels of the job itself.
+
+
+_PREFIX: Final = "kueue.x-k8s.io/"
+#: All that Kueue reads or writes on jobs, pods and Workloads, without the prefix.
+_KEYS: Final = (
+    "admission-gated-by",
+    "cluster-queue-name",
+    "component-workload-index",
+    "concurrent-admission-parent",
+    "elastic-job",
+    "is-group-workload",
+    "job-completions-equal-parallelism",
+    "job-min-parallelism",
+    "job-owner-gvk",
+    "job-owner-name",
+    "job-uid",
+    "local-queue-name",
+    "managed",
+    "max-exec-time-seconds",
+    "multikueue-origin",
+    "multikueue-origin-uid",
+    "pod-group-fast-admission",
+    "pod-group-name",
+    "pod-group-pod-index",
+    "pod-group-pod-index-label",
+    "pod-group-serving",
+    "pod-group-total-count",
+    "pod-index-offset",
+    "pod-suspending-parent",
+    "podset",
+    "podset-group-name",
+    "podset-preferred-topology",
+    "podset-required-topology",
+    "podset-slice-required-topology",
+    "podset-slice-required-topology-constraints",
+    "podset-slice-size",
+    "podset-unconstrained-topology",
+    "prebuilt-workload-name",
+    "priority-boost",
+    "priority-class",
+    "queue-name",
+    "retriable-in-group",
+    "role-hash",
+    "safe-to-forcefully-delete",
+    "stopping",
+    "workload",
+    "workload-slice-name",
+    "workload-slice-replacement-for",
+)
+_ON_JOBS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
+
+
+def queue_name_not_a_label(config: Configuration) -> Iterator[Found]:
+    """A queue that is named where nobody looks: as an annotation, or in a pod template."""
+    for work in config.works:
+        if work.is_job and not work.queue:
+            for path, name in _elsewhere(work, well_known.QUEUE_NAME):
+                problem = f"the queue {name} is named here, where it is not read: {_unmanaged(work)}"
+                fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
+                yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(well_known.QUEUE_NAME, name))])
+
+
+def misplaced_label(config: Configuration) -> Iterator[Found]:
+    """A priority or a time limit that is given where nobody looks."""
+    for work in config.works:
+        for key in _ON_JOBS if work.is_job else ():
+            if key in (work.obj["metadata"].get("labels") or {}):
+                continue
+            for path, value in _elsewhere(work, key):
+                lost = (
+                    "the class of the pods counts, or none" if key == well_known.PRIORITY_CLASS else "nothing ends it"
+                )
+                problem = f"{key}: {value} is not read here: {lost}"
+                fix = f"set it in metadata.labels of the {work.obj['kind']}"
+                yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(key, value))])
+
+
+def unknown_kueue_key(config: Configuration) -> Iterator[Found]:
+    """Keys of Kueue that Kueue does not have."""
+    for work in config.works:
+        for path, keys in _places(work):
+            for key in keys:
+                if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KEYS:
+                    close = nearest(key.removeprefix(_PREFIX), _KEYS)
+                    fix = f"did you mean {_PREFIX}{close}?" if close else "leave it out"
+                    yield Found(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it does nothing", fix)
+
+
+def job_without_queue(config: Configuration) -> Iterator[Found]:
+    """Jobs that name no queue, where others queue."""
+    for work in config.works:
+        if not work.is_job or work.queue or any(_elsewhere(work, well_known.QUEUE_NAME)):
+            continue
+        there = sorted(config.local_queues_in(work.namespace))
+        if not there or "default" in there:
+            continue
+        fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(there)}"
+        is_stuck = work.obj["spec"].get("suspend") is True
+        severity = Severity.ERROR if is_stuck else Severity.WARNING
+        yield Found(work.manifest, "metadata.labels", f"it names no queue: {_unmanaged(work)}", fix, severity=severity)
+
+
+def namespace_without_queue(config: Configuration) -> Iterator[Found]:
+    """Namespaces that a queue is meant for, without a LocalQueue in them."""
+    for manifest in config.last(scheme.NAMESPACE):
+        name = manifest.obj["metadata"]["name"]
+        works = [work for work in config.works if work.namespace == name]
+        if works and config.knows(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
+            problem = f"namespace {name} has no LocalQueue: its {len(works)} jobs run beside all quota, or never"
+            fix = "make a LocalQueue there that names the ClusterQueue"
+            yield Found(manifest, "metadata.name", problem, fix)
+
+
+def not_suspended(config: Configuration) -> Iterator[Found]:
+    """Jobs that say they run at once, though a queue decides that."""
+    for work in config.works:
+        if work.queue and work.obj["kind"] == "JobSet" and work.obj["spec"].get("suspend") is False:
+            problem = "it says suspend: false, and has a queue, which suspends it until it is admitted"
+            fix = "write suspend: true, or leave the field out where no webhook of Kueue can be missing"
+            patches = [(work.manifest, {"spec": {"suspend": True}})]
+            yield Found(work.manifest, "spec.suspend", problem, fix, patches)
+
+
+def _unmanaged(work: Work) -> str:
+    if work.obj["spec"].get("suspend") is True:
+        return "no queue manages it, and it stays suspended for ever"
+    return "no queue manages it, and its pods start at once, beside all quota"
+
+
+def _moved(key: str, value: str) -> Mapping[str, object]:
+    return {"metadata": {"labels": {key: value}}}
+
+
+def _elsewhere(work: Work, key: str) -> Iterator[tuple[str, str]]:
+    """Where a key is that belongs into the labels of the job: path and value."""
+    for path, mapping in _places(work):
+        if path != "metadata.labels" and key in mapping:
+            yield f"{path}[{key}]", mapping[key]
+
+
+def _places(work: Work) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Labels and annotations of the job, of its Jobs if it is a JobSet, and of its pods."""
+    yield from _of_metadata("metadata", work.obj["metadata"])
+    for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
+        metadata = replicated["template"].get("metadata") or {}
+        yield from _of_metadata(f"spec.replicatedJobs[{index}].template.metadata", metadata)
+    for path, template in zip(work.paths, work.templates, strict=True):
+        yield from _of_metadata(f"{path}.metadata", template.get("metadata") or {})
+
+
+def _of_metadata(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for field in ("labels", "annotations"):
+        found = metadata.get(field)
+        if isinstance(found, Mapping):
+            yield f"{path}.{field}", found

@@ -1,0 +1,206 @@
+"""Policies of preemption and sharing that do nothing, do otherwise than they say, or never come to rest."""
+
+from collections.abc import Container, Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.manifests import Manifest
+from batchyard.api.meta import Obj
+from batchyard.api.views.queues import ClusterQueueView
+from batchyard.lint.configuration import Configuration
+from batchyard.lint.findings import Found, Part
+from batchyard.lint.workloads import Work
+from batchyard.scheduling.granular_mode import Mode
+
+
+def preemption_loop(config: Configuration) -> Iterator[Found]:
+    """Work that preempts others as long as it is small, and comes behind them once it may be large.
+
+    With fewer pods it stays within the quota of its queue, and may reclaim that. Once the quota is free all of its pods
+    would fit, which borrows: so whoever was preempted, and borrows too, comes first and takes the quota back.
+    """
+    for part in config.parts:
+        policy = part.queue.view.preemption.reclaim_within_cohort
+        may_reclaim = policy != "Never" if config.fair_sharing else policy == "Any"
+        contended = _only_whole_is_too_large(part) if may_reclaim and part.queue.node.parent else ()
+        rival = _rival(config, part, contended) if contended else None
+        if rival is not None:
+            view = part.queue.view
+            problem = (
+                f"with fewer pods {part.who} reclaims quota from {rival.view.key}, with all of them it borrows and"
+                " comes behind it: the two can take the quota from each other for ever"
+            )
+            fix = f"leave out the smaller count, or give {view.name} the quota for all pods"
+            fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
+            yield Found(part.work.manifest, part.path, problem, fix)
+
+
+def _only_whole_is_too_large(part: Part) -> frozenset[int]:
+    """The flavor-resources of which all pods would borrow, if the fewest that will do stay within the queue's quota."""
+    pod_set, node = part.work.view.pod_sets[part.index], part.queue.node
+    least = pod_set.min_count
+    usage = dict(part.assignment.pick.usage)
+    if not least or least >= pod_set.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
+        return frozenset()
+    return frozenset([fr for fr, amount in usage.items() if amount * pod_set.count > node.subtree[fr] * least])
+
+
+def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work | None:
+    """Work in another queue of the tree that uses the same; without fair sharing one of no lower priority."""
+    for other in config.parts:
+        if other.queue is part.queue or other.queue.node.path[0] is not part.queue.node.path[0]:
+            continue
+        shared = any(amount and fr in contended for fr, amount in other.assignment.pick.usage)
+        if shared and (config.fair_sharing or other.work.view.priority >= part.work.view.priority):
+            return other.work
+    return None
+
+
+def contradicting_priorities(config: Configuration) -> Iterator[Found]:
+    """Work that Kueue puts before other work, and kube-scheduler behind it."""
+    classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
+    for name, works in config.works_by_queue.items():
+        ranked = {_pair(work, classes): work for work in works}
+        for (queue_a, pod_a), (queue_b, pod_b) in combinations(ranked, 2):
+            if (queue_a - queue_b) * (pod_a - pod_b) < 0:
+                first, second = ranked[queue_a, pod_a], ranked[queue_b, pod_b]
+                first, second = (first, second) if queue_a > queue_b else (second, first)
+                problem = (
+                    f"in ClusterQueue {name} it comes before {second.view.key}, and on nodes its pods come behind:"
+                    " where nodes are short, kube-scheduler gives them to whom the queue would preempt"
+                )
+                fix = "let the WorkloadPriorityClass and the PriorityClass of its pods put them in the same order"
+                yield Found(first.manifest, f"{first.paths[0]}.spec.priorityClassName", problem, fix)
+                break
+
+
+def zero_weight(config: Configuration) -> Iterator[Found]:
+    """Queues and Cohorts that never get anything beyond their own while others want it."""
+    for manifest, weight in [
+        *((manifest, view.weight) for manifest, view in config.queue_versions),
+        *((manifest, view.weight) for manifest, view in config.cohorts.values()),
+    ]:
+        if weight == 0:
+            problem = "a fair sharing weight of 0 makes its share infinite: it borrows only what nobody else wants"
+            fix = "give it a weight above 0, unless that is meant"
+            yield Found(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight("1"))])
+
+
+def borrowing_ignored(config: Configuration) -> Iterator[Found]:
+    """Preemption while borrowing, which fair sharing does not know."""
+    for manifest, view in config.queue_versions:
+        if config.fair_sharing and view.preemption.borrow_within_cohort:
+            problem = "borrowWithinCohort does nothing under fair sharing: shares decide who is preempted"
+            fix = "leave it out, or turn fair sharing off"
+            patches = [(manifest, {"spec": {"preemption": {"borrowWithinCohort": None}}})]
+            yield Found(manifest, "spec.preemption.borrowWithinCohort", problem, fix, patches)
+
+
+def reclaim_without_cohort(config: Configuration) -> Iterator[Found]:
+    """Queues that reclaim from a cohort in which nobody else is."""
+    for manifest, view in config.queue_versions:
+        if view.preemption.reclaim_within_cohort != "Never" and not _neighbours(config, view):
+            where = f"nobody else is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
+            problem = f"reclaimWithinCohort does nothing: {where}, so there is nobody to reclaim from"
+            fix = "name a cohortName that others share, or leave it out"
+            yield Found(manifest, "spec.preemption.reclaimWithinCohort", problem, fix)
+
+
+def borrowing_without_lender(config: Configuration) -> Iterator[Found]:
+    """Flavors that a queue counts on borrowing, of which nobody else in the cohort has anything."""
+    snapshot = config.snapshot
+    for name, (manifest, view) in config.queues.items():
+        node = snapshot.queues[name].node
+        for number, group in enumerate(view.groups):
+            for quota in group.quotas:
+                fr = snapshot.id_of(quota.flavor, quota.resource)
+                if quota.borrowing_limit and node.parent and 0 < node.potential[fr] <= node.subtree[fr]:
+                    at = group.flavors.index(quota.flavor)
+                    problem = (
+                        f"nobody in cohort {view.cohort} lends {quota.resource} of flavor {quota.flavor}:"
+                        " its borrowingLimit does nothing"
+                    )
+                    fix = "give others or the Cohort quota of it that they lend, or raise the nominalQuota"
+                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
+
+
+def nothing_lent(config: Configuration) -> Iterator[Found]:
+    """Cohorts in which everybody keeps everything."""
+    snapshot = config.snapshot
+    for name, cohort in snapshot.cohorts.items():
+        children = list(cohort.children.values())
+        declared = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in children)]
+        if len(children) > 1 and declared and not any(cohort.subtree[fr] for fr in declared):
+            manifest = _first_member(config, name)
+            if manifest is not None:
+                problem = (
+                    f"every member of cohort {name} has a lendingLimit of 0: nobody can borrow, and it does nothing"
+                )
+                fix = "raise the lendingLimits, or leave the cohort out"
+                yield Found(manifest, "spec.cohortName", problem, fix)
+
+
+def priority_without_preemption(config: Configuration) -> Iterator[Found]:
+    """Queues in which the pods of some may preempt those of others, but quota lets only one of them in."""
+    classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
+    for manifest, view in config.queue_versions:
+        if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
+            continue
+        works = sorted(config.works_by_queue[view.name], key=lambda work: work.view.priority)
+        if len(works) < 2 or not _may_preempt(works[-1], classes) or works[0].view.priority == works[-1].view.priority:
+            continue
+        low, high = works[0], works[-1]
+        if _holds_one_only(config, view, low, high):
+            problem = (
+                f"the quota holds {low.view.key} or {high.view.key}, not both, and withinClusterQueue is Never: the one"
+                " of higher priority waits until the other ends, and its pods, which could preempt, are never made"
+            )
+            fix = "set withinClusterQueue to LowerPriority, or give quota for both, so that kube-scheduler can decide"
+            patches = [(manifest, {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}})]
+            yield Found(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
+
+
+def _holds_one_only(config: Configuration, view: ClusterQueueView, one: Work, other: Work) -> bool:
+    """Whether each fits the queue with nothing in use, and both together do not."""
+    parts = [part for part in config.parts if part.queue.name == view.name and part.work in (one, other)]
+    if not all(part.assignment.mode is Mode.FIT for part in parts):
+        return False
+    potential = config.snapshot.queues[view.name].node.potential
+    total: dict[int, int] = {}
+    for part in parts:
+        for fr, amount in part.assignment.pick.usage:
+            total[fr] = total.get(fr, 0) + amount
+    return any(amount > potential[fr] for fr, amount in total.items())
+
+
+def _may_preempt(work: Work, classes: Mapping[str, Obj]) -> bool:
+    """Whether its pods are of a class that preempts."""
+    names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in work.templates]
+    found = [classes[name] for name in names if name in classes]
+    return bool(found) and all(each.get("preemptionPolicy") != "Never" for each in found)
+
+
+def _pair(work: Work, classes: Mapping[str, Obj]) -> tuple[int, int]:
+    """The priority in the queue, and that of the pods."""
+    name = ((work.templates[0].get("spec") or {}).get("priorityClassName") if work.templates else None) or ""
+    value: int = classes[name]["value"] if name in classes else 0
+    return work.view.priority, value
+
+
+def _neighbours(config: Configuration, view: ClusterQueueView) -> bool:
+    """Whether anybody else is in its tree."""
+    if not view.cohort:
+        return False
+    cohort = config.snapshot.cohorts.get(view.cohort)
+    root = cohort.path[0] if cohort else None
+    others = [queue for queue in (config.snapshot.queues_below(root) if root else []) if queue.name != view.name]
+    return bool(others) or bool(root and any(root.subtree))
+
+
+def _first_member(config: Configuration, cohort: str) -> Manifest | None:
+    return next((manifest for manifest, view in config.queues.values() if view.cohort == cohort), None)
+
+
+def _weight(text: str) -> Mapping[str, Any]:
+    return {"spec": {"fairSharing": {"weight": text}}}

@@ -1,0 +1,272 @@
+"""Queues that nobody can use, that admit nothing, or in which one waits behind another for no good reason."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.manifests import Manifest
+from batchyard.api.meta import Obj
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.pods import PODS
+from batchyard.api.views.queues import ClusterQueueView
+from batchyard.lint.configuration import Configuration
+from batchyard.lint.findings import Found, Severity
+from batchyard.lint.workloads import Work
+from batchyard.scheduling.granular_mode import Mode
+from batchyard.scheduling.limit_ranges import out_of_bounds, summed_up
+from batchyard.scheduling.messages import TooLarge
+
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+#: Nobody means to have less memory than this, and MiB forgotten look like it.
+_LITTLE_MEMORY: Final = 1 << 20
+
+
+def null_namespace_selector(config: Configuration) -> Iterator[Found]:
+    """A ClusterQueue that selects no namespace at all."""
+    for manifest, view in config.queue_versions:
+        if view.namespaces is None:
+            problem = "there is no namespaceSelector, which selects no namespace: nothing is ever admitted here"
+            fix = "write `namespaceSelector: {}` for all namespaces, or labels of those that may use the queue"
+            every: dict[str, Any] = {}
+            patches = [(manifest, {"spec": {"namespaceSelector": every}})]
+            yield Found(manifest, "spec.namespaceSelector", problem, fix, patches)
+
+
+def namespace_not_selected(config: Configuration) -> Iterator[Found]:
+    """LocalQueues in namespaces that their ClusterQueue does not select."""
+    for manifest, view in config.local_queues.values():
+        queue = config.queues.get(view.cluster_queue)
+        if queue is None or queue[1].namespaces is None:
+            continue
+        namespace = view.key.partition("/")[0]
+        found = config.find(scheme.NAMESPACE, namespace)
+        asked = {requirement.key for requirement in queue[1].namespaces.requirements}
+        if found is None and asked - {_NAME_LABEL}:
+            continue  # its labels are not known
+        labels = {_NAME_LABEL: namespace, **((found.obj["metadata"].get("labels") or {}) if found else {})}
+        if not queue[1].namespaces.matches(labels):
+            problem = (
+                f"ClusterQueue {view.cluster_queue} does not select namespace {namespace}:"
+                " what is queued here waits for ever"
+            )
+            fix = f"label the namespace as {view.cluster_queue} wants it, or let its namespaceSelector select it"
+            yield Found(manifest, "metadata.namespace", problem, fix)
+
+
+def queue_stopped(config: Configuration) -> Iterator[Found]:
+    """Queues that are stopped while work is written for them."""
+    for name, (manifest, view) in config.queues.items():
+        works = config.works_by_queue[name]
+        if view.stop_policy != "None" and works:
+            problem = f"stopPolicy is {view.stop_policy}: the {_counted(works)} for this queue wait until it is None"
+            yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
+    for manifest, local in config.local_queues.values():
+        is_stopped = local.stop_policy != "None"
+        works = [work for work in config.works if work.view.queue == local.key] if is_stopped else []
+        if works:
+            problem = f"stopPolicy is {local.stop_policy}: the {_counted(works)} for this queue wait until it is None"
+            yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
+
+
+def queue_without_local_queue(config: Configuration) -> Iterator[Found]:
+    """ClusterQueues that no LocalQueue leads to."""
+    used = {view.cluster_queue: None for _, view in config.local_queues.values()}
+    for name, (manifest, _) in config.queues.items():
+        if name not in used:
+            problem = f"no LocalQueue among these files leads to ClusterQueue {name}: nobody can queue here"
+            yield Found(manifest, "metadata.name", problem, "make a LocalQueue in each namespace that may use it")
+
+
+def strict_fifo_blocking(config: Configuration) -> Iterator[Found]:
+    """Queues in which the first in line keeps back others that could start."""
+    for name, (manifest, view) in config.queues.items():
+        if not view.strict_fifo:
+            continue
+        works = config.works_by_queue[name]
+        shapes = {_shape(config, view, work): work for work in works}
+        if len(shapes) > 1:
+            large, small = _extremes(list(shapes.values()))
+            problem = (
+                f"the queue is StrictFIFO, and what waits in it is not alike: while {large} is first in line and"
+                f" finds no quota, {small} and all others wait, even where another flavor would have room for them"
+            )
+        elif not works and len(view.flavors) > 1:
+            problem = (
+                "the queue is StrictFIFO with several flavors: while the first in line finds no quota, all others wait,"
+                " even where another flavor has room for them"
+            )
+        else:
+            continue
+        fix = "set queueingStrategy to BestEffortFIFO, or give large and small work queues of their own"
+        patches = [(manifest, {"spec": {"queueingStrategy": "BestEffortFIFO"}})]
+        yield Found(manifest, "spec.queueingStrategy", problem, fix, patches, severity=None if works else Severity.NOTE)
+
+
+def tiny_memory_quota(config: Configuration) -> Iterator[Found]:
+    """Quota of memory in bytes, where somebody left the unit out."""
+    for manifest, groups in config.quotas:
+        for number, group in enumerate(groups):
+            for quota in group.quotas:
+                if quota.resource == "memory" and 0 < quota.nominal < _LITTLE_MEMORY:
+                    at = group.flavors.index(quota.flavor)
+                    amount = format_amount("memory", quota.nominal)
+                    problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits into that"
+                    fix = f"write the unit: {amount}Gi or {amount}Mi"
+                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
+
+
+def _shape(config: Configuration, view: ClusterQueueView, work: Work) -> object:
+    """What decides whether quota will do: how much of what each pod set asks for, and which flavors it can use."""
+    return tuple(
+        [
+            (
+                tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
+                tuple(config.snapshot.obstacles.of(pod_set.template, group.flavors) for group in view.groups),
+            )
+            for pod_set, count in zip(work.view.pod_sets, work.view.counts, strict=True)
+        ]
+    )
+
+
+def _extremes(works: list[Work]) -> tuple[str, str]:
+    """The names of the largest and of the smallest."""
+    ranked = sorted(works, key=lambda work: (_size(work), work.view.key))
+    return ranked[-1].view.key, ranked[0].view.key
+
+
+def _size(work: Work) -> int:
+    sets = zip(work.view.pod_sets, work.view.counts, strict=True)
+    return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in sets)
+
+
+def _counted(works: list[Work]) -> str:
+    return f"{len(works)} job{'s' * (len(works) != 1)}"
+
+
+def _running(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
+    return manifest, {"spec": {"stopPolicy": "None"}}
+
+
+# --- sizes ---
+#
+# Work that is too large, or asks for what is not there: told before it waits for ever.
+#
+# Whether a Workload could be admitted is asked of the scheduler's own search, with nothing in use; whether a pod fits a
+# node, of the rules of placement.
+
+
+_SHOWN_MAX: Final = 3
+
+
+def uncovered_resource(config: Configuration) -> Iterator[Found]:
+    """Pods that ask for a resource which their queue knows nothing of."""
+    for part in config.parts:
+        resource = part.assignment.unavailable
+        if resource:
+            groups = part.queue.view.groups
+            covered = ", ".join(r for group in groups for r in group.resources) or "nothing"
+            problem = (
+                f"{part.who} requests {resource}, and ClusterQueue {part.queue.name} covers only {covered}:"
+                " it is never admitted"
+            )
+            fix = f"add {resource} to a resource group of {part.queue.name}, or leave it out of requests and limits"
+            yield Found(part.work.manifest, f"{part.path}.containers", problem, fix)
+
+
+def exceeds_quota(config: Configuration) -> Iterator[Found]:
+    """Pod sets larger than what their queue could ever have."""
+    for part in config.parts:
+        large = [fact for fact in part.assignment.facts if isinstance(fact, TooLarge)]
+        if large and not part.assignment.unavailable and part.assignment.mode is Mode.NO_FIT:
+            told = "; ".join(_too_large(fact) for fact in large[:_SHOWN_MAX])
+            problem = f"{part.who} could never be admitted in ClusterQueue {part.queue.name}: {told}"
+            best = min(large, key=lambda fact: fact.assumed + fact.request - fact.capacity)
+            more = format_amount(best.resource, best.assumed + best.request - best.capacity)
+            fix = f"run fewer or smaller pods at once, or give flavor {best.flavor} {more} more {best.resource}"
+            yield Found(part.work.manifest, part.path, problem, fix)
+
+
+def no_matching_flavor(config: Configuration) -> Iterator[Found]:
+    """Pods that no flavor of their queue is for, going by taints and labels."""
+    for part in config.parts:
+        facts = part.assignment.facts
+        if part.assignment.unavailable or part.assignment.mode is not Mode.NO_FIT or not facts:
+            continue
+        if all(isinstance(fact, str) for fact in facts):
+            told = "; ".join(map(str, facts[:_SHOWN_MAX]))
+            problem = f"no flavor of ClusterQueue {part.queue.name} is for {part.who}: {told}. It waits for ever"
+            fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
+            yield Found(part.work.manifest, part.path, problem, fix)
+
+
+def asks_for_nothing(config: Configuration) -> Iterator[Found]:
+    """Pods that request nothing of what their queue counts."""
+    for part in config.parts:
+        covered = [resource for group in part.queue.view.groups for resource in group.resources]
+        template = part.work.view.pod_sets[part.index].template
+        if PODS in covered or any(amount for resource, amount in template.requests if resource in covered):
+            continue
+        if covered and part.work.view.counts[part.index]:
+            problem = (
+                f"{part.who} requests none of {', '.join(covered)}: it is admitted at once, however full the queue is"
+            )
+            yield Found(part.work.manifest, f"{part.path}.containers", problem, "say in resources what its pods need")
+
+
+def beyond_limit_range(config: Configuration) -> Iterator[Found]:
+    """Pods that a LimitRange of their namespace refuses."""
+    by_namespace: dict[str, list[Obj]] = {}
+    for manifest in config.last(scheme.LIMIT_RANGE):
+        by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
+    for work in config.works:
+        ranges = by_namespace.get(work.namespace)
+        wrong = out_of_bounds(work.workload, summed_up(ranges)) if ranges else ""
+        if wrong:
+            fix = "stay within the LimitRange, or change it"
+            yield Found(work.manifest, work.paths[0], f"a LimitRange refuses its pods: {wrong}", fix)
+
+
+# --- on nodes ---
+
+
+def pod_larger_than_node(config: Configuration) -> Iterator[Found]:
+    """Pods that are larger than any node they may go to."""
+    yield from _unplaced(config, "pod-larger-than-node")
+
+
+def no_such_node(config: Configuration) -> Iterator[Found]:
+    """Pods that ask for labels which no node has."""
+    yield from _unplaced(config, "no-such-node")
+
+
+def untolerated_taint(config: Configuration) -> Iterator[Found]:
+    """Pods that do not tolerate the taints of any node they may go to."""
+    yield from _unplaced(config, "untolerated-taint")
+
+
+def too_few_nodes(config: Configuration) -> Iterator[Found]:
+    """Jobs with more pods than all nodes together have room for."""
+    yield from _unplaced(config, "too-few-nodes")
+
+
+def _unplaced(config: Configuration, rule: str) -> Iterator[Found]:
+    """An error where the pods fit nowhere whatever flavor they get, a warning where only with some."""
+    for part, fits in config.fits:
+        bad = {choice: fit for choice, fit in fits.items() if fit is not None}
+        if not bad or next(iter(bad.values())).rule != rule:
+            continue
+        is_hopeless = len(bad) == len(fits)
+        choice, fit = next(iter(bad.items()))
+        of = f"in flavor {', '.join(choice)} " if any(choice) and not is_hopeless else ""
+        problem = (
+            f"{part.who} is admitted {of}and its pods stay Pending: {fit.problem}"
+            if part.queue.view.groups
+            else fit.problem
+        )
+        severity = None if is_hopeless else Severity.WARNING
+        yield Found(part.work.manifest, part.path, problem, fit.fix, severity=severity)
+
+
+def _too_large(fact: TooLarge) -> str:
+    asked, most = (format_amount(fact.resource, amount) for amount in (fact.assumed + fact.request, fact.capacity))
+    return f"{asked} {fact.resource} asked, {most} at most in flavor {fact.flavor}"

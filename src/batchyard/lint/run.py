@@ -1,0 +1,311 @@
+"""Reads manifests and tells all that is wrong with them: what cannot be read, what is not sound, what rules find.
+
+An object that is not sound is looked at as its author may have meant it, so that nothing hides behind a fault.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.decode import decode
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
+from batchyard.api.meta import Key, Obj, group_kind, key_of
+from batchyard.api.scheme import KINDS
+from batchyard.api.views.workload import WorkloadView
+from batchyard.api.yaml_documents import Lines
+from batchyard.cloud.cluster_objects import catalog_faults, pool_faults
+from batchyard.jobframework.workloads import Integration, workload_spec
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.lint.configuration import Configuration
+from batchyard.lint.findings import Finding, Severity
+from batchyard.lint.registry import BY_NAME, check
+from batchyard.lint.workloads import Work
+from batchyard.scheduling.limit_ranges import limited, summed_up
+from batchyard.scheduling.workload.priority import MissingClass, Priority, class_key, resolve_priority
+from batchyard.sim.files import Source, read_sources
+from batchyard.sim.scenario import FileFault
+from batchyard.sim.state_manifests import manifest_texts
+
+# --- repair ---
+#
+# What somebody may have meant who wrote an object that is not sound: the same without the fields in which it is not.
+#
+# So that the rest of a broken document can be looked at, and its author sees how it could read.
+
+
+_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
+#: Mending one fault may bring out the next; no document takes more rounds.
+_ROUNDS_MAX: Final = 6
+
+
+def repaired(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
+    """The object as its author could write it, and the same as batchyard holds it; None where nobody could guess."""
+    for _ in range(_ROUNDS_MAX):
+        if not isinstance(value, Mapping):
+            return None
+        decoded = decode(value)
+        if decoded.obj is not None:
+            return value, decoded.obj
+        mended = value
+        for fault in decoded.faults:
+            mended = _mended(mended, fault)
+        if mended == value:
+            return None
+        value = mended
+    return None
+
+
+def _mended(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
+    steps = [key or name for key, name in _STEP.findall(fault.path)]
+    if not steps or steps == ["kind"]:
+        return obj
+    if steps == ["apiVersion"]:
+        served = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
+        return {**obj, "apiVersion": served[0]} if served else obj
+    if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
+        changed: Mapping[str, Any] = _changed(obj, steps[:-1], _covering)
+        return changed
+    kept: Mapping[str, Any] = _changed(obj, steps[:-1], lambda holder: _without(holder, steps[-1]))
+    return kept
+
+
+def _changed(value: Any, steps: Sequence[str], change: Any) -> Any:
+    """The value with what lies at the end of the steps changed; as it was if there is nothing."""
+    if not steps:
+        return change(value)
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, Mapping) and step in value:
+        return {**value, step: _changed(value[step], rest, change)}
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        index = int(step)
+        return [*value[:index], _changed(value[index], rest, change), *value[index + 1 :]]
+    return value
+
+
+def _without(holder: Any, step: str) -> Any:
+    if isinstance(holder, Mapping):
+        return {key: value for key, value in holder.items() if str(key) != step}
+    if isinstance(holder, list) and step.isdecimal():
+        return [item for index, item in enumerate(holder) if index != int(step)]
+    return holder
+
+
+def _covering(group: Any) -> Any:
+    """A resource group that covers what its flavors have quota for."""
+    if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
+        return group
+    lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
+    named = [row.get("name") for rows in lists if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
+    names = list(dict.fromkeys(name for name in named if isinstance(name, str)))
+    return {**group, "coveredResources": names} if names else group
+
+
+_INTEGRATIONS: Final[Mapping[str, Integration]] = {
+    scheme.JOB: JobIntegration(),
+    scheme.JOB_SET: JobSetIntegration(),
+}
+#: What comes of what is wrong with a document.
+_CONSEQUENCES: Final = {
+    "invalid-yaml": "nothing of the document is applied",
+    "unknown-kind": "the object is not applied",
+    "unknown-field": "kubectl refuses the object, and without its check the field is dropped and does nothing",
+    "missing-field": "the API refuses the object",
+    "invalid-value": "the API refuses the object",
+}
+#: How the warning of decoding begins that the rule queue-name-not-a-label reports with a remedy.
+_QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
+_SEVERITIES: Final = tuple(Severity)
+
+
+class Report(NamedTuple):
+    """What was found, in the order of the files, and how much was read."""
+
+    findings: Sequence[Finding]
+    documents: int
+
+    def count(self, severity: Severity) -> int:
+        """How many findings are so severe."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+
+def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
+    """All that is wrong with files, folders, texts and objects; only by these rules, if some are named."""
+    unread: list[FileFault] = []
+    texts = list(manifest_texts(read_sources(sources, unread)))
+    manifests = read_manifests(texts)
+    mended = [(broken, whole) for broken in manifests.broken if (whole := repaired(broken.value))]
+    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in mended]
+    objects = _in_order([*manifests.objects, *repairs], [source for source, _ in texts])
+    written = {(broken.source, broken.document, broken.at): value for broken, (value, _) in mended}
+    found = [*map(_of_file, unread), *_of_reading(manifests, written), *_of_clusters(objects)]
+    found = [finding for finding in found if not rules or finding.rule in rules]
+    found += check(configuration_of(objects), rules)
+    order = {source: number for number, (source, _) in enumerate(texts)}
+    placed = _with_lines(found, manifests)
+    placed.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
+    return Report(placed, len(manifests.texts))
+
+
+def configuration_of(objects: Sequence[Manifest]) -> Configuration:
+    """The objects as rules look at them."""
+    reader = _Objects(objects)
+    works = [work for manifest in objects for work in _works_of(manifest, reader)]
+    scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
+    said = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *said]))
+
+
+def _in_order(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
+    """Sorted as they are written: of what is written twice the last counts."""
+    order = {source: number for number, source in enumerate(sources)}
+    return sorted(objects, key=lambda manifest: (order[manifest.source], manifest.document))
+
+
+class _Objects:
+    """Looks objects up, as controllers do."""
+
+    def __init__(self, objects: Sequence[Manifest]) -> None:
+        self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
+        self._kinds: dict[str, list[Obj]] = {}
+        for obj in self._objects.values():
+            self._kinds.setdefault(group_kind(obj), []).append(obj)
+
+    def get(self, key: Key) -> Obj | None:
+        """The object of that key."""
+        return self._objects.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """The objects of a kind, of a namespace if one is named."""
+        found = self._kinds.get(kind, [])
+        return found if namespace is None else [o for o in found if o["metadata"].get("namespace") == namespace]
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """Nothing has been made yet, so nobody owns anything."""
+        del uid, namespace
+        return ()
+
+
+def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[Work]:
+    """The work of a Job, a JobSet or a Workload that asks for a queue or could."""
+    obj = manifest.obj
+    kind = group_kind(obj)
+    if kind == scheme.WORKLOAD:
+        paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
+        ref = obj["spec"].get("priorityClassRef") or {}
+        yield _work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
+    integration = _INTEGRATIONS.get(kind)
+    if integration is None:
+        return
+    templates = integration.templates(obj)
+    key = class_key(obj, templates)
+    priority = resolve_priority(obj, templates, reader)
+    value = Priority(0, None) if isinstance(priority, MissingClass) else priority
+    spec = workload_spec(obj, integration.pod_sets(obj), value)
+    jobs = obj["spec"].get("replicatedJobs") or ()
+    paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
+    class_of = (key.kind.partition(".")[0], key.name) if key else ("", "")
+    yield _work(manifest, spec, paths if kind == scheme.JOB_SET else ["spec.template"], reader, class_of)
+
+
+def _work(
+    manifest: Manifest, spec: Mapping[str, Any], paths: Sequence[str], reader: _Objects, class_of: tuple[str, str]
+) -> Work:
+    metadata = manifest.obj["metadata"]
+    namespace = metadata.get("namespace", "")
+    name = metadata.get("name") or metadata.get("generateName", "")
+    ranges = reader.list(scheme.LIMIT_RANGE, namespace)
+    asked = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+    workload = limited(asked, summed_up(ranges)) if ranges else asked
+    return Work(manifest, workload, WorkloadView(workload), paths, *class_of)
+
+
+# --- what reading finds ---
+
+
+def _of_file(fault: FileFault) -> Finding:
+    return _finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
+
+
+def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Mapping[str, Any]]) -> Iterator[Finding]:
+    """Faults of documents, with the whole as it could be written where that can be guessed; and what is odd."""
+    strangers = {(broken.source, broken.document) for broken in manifests.broken if _is_no_manifest(broken.value)}
+    for source, document in sorted(strangers):
+        error = FieldError("", "this is no manifest: it is left out", "keep it elsewhere, if it is meant to be none")
+        yield _finding("not-a-manifest", source, document, ("", ""), error)
+    for manifest in manifests.objects:
+        if group_kind(manifest.obj) == scheme.PLATFORM:
+            error = FieldError(
+                "", "a Platform is what objects are made of: it is left out", "ask `batchyard platform plan`"
+            )
+            yield _finding(
+                "not-a-manifest",
+                manifest.source,
+                manifest.document,
+                ("Platform", manifest.obj["metadata"]["name"]),
+                error,
+            )
+    for fault in manifests.faults:
+        if (fault.source, fault.document) in strangers:
+            continue
+        at = next((at for at in written if at[:2] == fault[:2] and fault.error.path.startswith(at[2])), None)
+        finding = _finding(_rule_of(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error)
+        yield replace(finding, patches=(written[at],)) if at else finding
+    for odd in manifests.odd:
+        if odd.error.problem.startswith(_QUEUE_ANNOTATION):
+            continue
+        rule = "deprecated-version" if "deprecated" in odd.error.problem else "without-effect"
+        remedy = "write the version that is served" if rule == "deprecated-version" else "leave it out"
+        yield _finding(rule, odd.source, odd.document, (odd.kind, odd.name), odd.error._replace(remedy=remedy))
+
+
+def _of_clusters(objects: Sequence[Manifest]) -> Iterator[Finding]:
+    """What Clusters and NodePools ask for that no catalogue has."""
+    clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
+    faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
+    cluster = clusters[0].obj if clusters else None
+    pools = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.NODE_POOL]
+    faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
+    for fault in faults:
+        yield _finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
+
+
+def _rule_of(fault: Fault) -> str:
+    path, problem, _, _ = fault.error
+    if path.startswith("line ") or "(line " in problem:
+        return "invalid-yaml"
+    if path.rpartition(".")[2] in {"kind", "apiVersion"} or (not path and "is no object" in problem):
+        return "unknown-kind"
+    if problem.startswith("unknown field"):
+        return "unknown-field"
+    return "missing-field" if problem.startswith("Required value") else "invalid-value"
+
+
+def _is_no_manifest(value: object) -> bool:
+    """Whether a document has nothing that every object has."""
+    return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
+
+
+def _finding(rule: str, source: str, document: int, who: tuple[str, str], error: FieldError) -> Finding:
+    told = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
+    return Finding(rule, BY_NAME[rule].severity, source, document, who[0], "", who[1], error.path, told, error.remedy)
+
+
+# --- lines ---
+
+
+def _with_lines(findings: Sequence[Finding], manifests: Manifests) -> list[Finding]:
+    """The findings with the lines they are at; only documents in which something was found are looked at for that."""
+    places = {(finding.source, finding.document): None for finding in findings}
+    lines = {place: Lines(*manifests.texts[place]) for place in places if place in manifests.texts}
+    return [replace(f, line=_line(f, lines.get((f.source, f.document)))) for f in findings]
+
+
+def _line(finding: Finding, lines: Lines | None) -> int:
+    said = finding.path.removeprefix("line ")
+    if said != finding.path and said.isdecimal():
+        return int(said)
+    return 0 if lines is None else lines.of(finding.path)

@@ -1,0 +1,417 @@
+"""All metrics that are served: names, kinds, meanings, labels and bounds, one table.
+
+Names, labels and buckets are upstream's: Kueue's pkg/metrics, controller-runtime's pkg/metrics,
+pkg/internal/controller/metrics and pkg/webhook/internal/metrics, k8s.io/apiserver's pkg/endpoints/metrics, the docs of
+kube-state-metrics, the default counters of dcgm-exporter. What begins with `batchyard_` is ours. docs/metrics.md is
+checked against this table.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate, repeat
+from operator import mul
+from typing import Final
+
+from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Labels, Metric
+
+
+def _powers(start: float, factor: float, count: int) -> tuple[float, ...]:
+    return tuple(start * factor**power for power in range(count))
+
+
+#: Kueue's buckets: 1, then 2.5 and twice as much each time.
+_LONG: Final = (1.0, *_powers(2.5, 2, 15))
+_SHORT: Final = _LONG[:14]
+#: Those that client_golang takes where nothing is said.
+_PLAIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+#: Multiplied step by step, as client_golang does it: some come out as 9.99e-06.
+_WORK: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
+_RECONCILE: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+    *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
+    *(40.0, 50.0, 60.0),
+)
+_REQUEST: Final = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
+    *(30.0, 45.0, 60.0),
+)
+_COMMIT: Final = _powers(0.0005, 2, 14)
+#: Until the longest that a fork may take.
+_FORK: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
+
+_ROLE: Final = "replica_role"
+_CQ: Final = ("cluster_queue", _ROLE)
+_CQ_CLASS: Final = ("cluster_queue", "priority_class", _ROLE)
+_CQ_STATUS: Final = ("cluster_queue", "status", _ROLE)
+_CQ_QUOTA: Final = ("cohort", "cluster_queue", "flavor", "resource", _ROLE)
+_LQ: Final = ("name", "namespace", _ROLE)
+_LQ_CLASS: Final = ("name", "namespace", "priority_class", _ROLE)
+_LQ_USAGE: Final = ("name", "namespace", "flavor", "resource", _ROLE)
+_WHY: Final = ("reason", "underlying_cause")
+_COHORT_USAGE: Final = ("cohort", "flavor", "resource", _ROLE)
+
+_KUEUE: Final = (
+    # the scheduler
+    Metric("admission_attempts_total", COUNTER, "Scheduling cycles, by whether any admitted", ("result", _ROLE)),
+    Metric(
+        "admission_attempt_duration_seconds",
+        HISTOGRAM,
+        "How long scheduling cycles took by the real clock",
+        ("result", _ROLE),
+        _PLAIN,
+    ),
+    Metric(
+        "admission_cycle_preemption_skips", GAUGE, "Of the last cycle, who stood back for preemptions of others", _CQ
+    ),
+    Metric(
+        "preemption_target_recomputations_total",
+        COUNTER,
+        "Searches for other targets of preemption, since others had claimed them in the same cycle",
+        ("cluster_queue", "result", _ROLE),
+    ),
+    Metric(
+        "preempted_workloads_total",
+        COUNTER,
+        "Workloads preempted, by the ClusterQueue for which and the reason",
+        ("preempting_cluster_queue", "reason", _ROLE),
+    ),
+    # waiting
+    Metric("pending_workloads", GAUGE, "Workloads that wait: active in line, or inadmissible for now", _CQ_STATUS),
+    Metric("pending_scheduling_hashes", GAUGE, "Different shapes among those that wait", _CQ_STATUS),
+    Metric("cluster_queue_resource_pending", GAUGE, "Requests of all that wait", ("cluster_queue", "resource", _ROLE)),
+    Metric("unadmitted_workloads", GAUGE, "Workloads not admitted, by why", ("cluster_queue", *_WHY, _ROLE)),
+    Metric("local_queue_pending_workloads", GAUGE, "Workloads that wait", ("name", "namespace", "status", _ROLE)),
+    Metric(
+        "local_queue_unadmitted_workloads",
+        GAUGE,
+        "Workloads not admitted, by why",
+        ("name", "namespace", "cluster_queue", *_WHY, _ROLE),
+    ),
+    # lives of Workloads
+    Metric("quota_reserved_workloads_total", COUNTER, "Workloads that got quota", _CQ_CLASS),
+    Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_CLASS),
+    Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_CLASS),
+    Metric("finished_workloads", GAUGE, "Finished Workloads that are still there", _CQ),
+    Metric("quota_reserved_wait_time_seconds", HISTOGRAM, "From creation or requeueing to quota", _CQ_CLASS, _SHORT),
+    Metric("admission_wait_time_seconds", HISTOGRAM, "From creation or requeueing to admission", _CQ_CLASS, _LONG),
+    Metric("admission_checks_wait_time_seconds", HISTOGRAM, "From quota to admission", _CQ_CLASS, _SHORT),
+    Metric("execution_time_seconds", HISTOGRAM, "How long finished Workloads were admitted, in all", _CQ_CLASS, _LONG),
+    Metric("local_queue_quota_reserved_workloads_total", COUNTER, "Workloads that got quota", _LQ_CLASS),
+    Metric("local_queue_admitted_workloads_total", COUNTER, "Workloads admitted", _LQ_CLASS),
+    Metric("local_queue_finished_workloads_total", COUNTER, "Workloads finished", _LQ_CLASS),
+    Metric("local_queue_finished_workloads", GAUGE, "Finished Workloads that are still there", _LQ),
+    Metric(
+        "local_queue_quota_reserved_wait_time_seconds",
+        HISTOGRAM,
+        "From creation or requeueing to quota",
+        _LQ_CLASS,
+        _SHORT,
+    ),
+    Metric(
+        "local_queue_admission_wait_time_seconds",
+        HISTOGRAM,
+        "From creation or requeueing to admission",
+        _LQ_CLASS,
+        _SHORT,
+    ),
+    Metric("local_queue_admission_checks_wait_time_seconds", HISTOGRAM, "From quota to admission", _LQ_CLASS, _SHORT),
+    Metric(
+        "local_queue_execution_time_seconds",
+        HISTOGRAM,
+        "How long finished Workloads were admitted, in all",
+        _LQ_CLASS,
+        _LONG,
+    ),
+    Metric(
+        "workload_creation_latency_seconds",
+        HISTOGRAM,
+        "From the creation of a job to that of its Workload",
+        ("job_kind", _ROLE),
+        _powers(0.01, 2, 11),
+    ),
+    # evictions
+    Metric("evicted_workloads_total", COUNTER, "Evictions", ("cluster_queue", *_WHY, "priority_class", _ROLE)),
+    Metric(
+        "evicted_workloads_once_total",
+        COUNTER,
+        "Workloads evicted for a reason for the first time",
+        ("cluster_queue", *_WHY, "priority_class", _ROLE),
+    ),
+    Metric(
+        "local_queue_evicted_workloads_total",
+        COUNTER,
+        "Evictions",
+        ("name", "namespace", *_WHY, "priority_class", _ROLE),
+    ),
+    Metric(
+        "pods_ready_to_evicted_time_seconds",
+        HISTOGRAM,
+        "From pods that were ready to the eviction",
+        ("cluster_queue", *_WHY, _ROLE),
+        _SHORT,
+    ),
+    Metric(
+        "workload_eviction_latency_seconds",
+        HISTOGRAM,
+        "From an eviction until its quota is free",
+        ("cluster_queue", "reason", _ROLE),
+        _SHORT,
+    ),
+    # where admission waits for pods
+    Metric("ready_wait_time_seconds", HISTOGRAM, "From creation or requeueing to ready pods", _CQ_CLASS, _SHORT),
+    Metric("admitted_until_ready_wait_time_seconds", HISTOGRAM, "From admission to ready pods", _CQ_CLASS, _SHORT),
+    Metric(
+        "local_queue_ready_wait_time_seconds",
+        HISTOGRAM,
+        "From creation or requeueing to ready pods",
+        _LQ_CLASS,
+        _SHORT,
+    ),
+    Metric(
+        "local_queue_admitted_until_ready_wait_time_seconds",
+        HISTOGRAM,
+        "From admission to ready pods",
+        _LQ_CLASS,
+        _SHORT,
+    ),
+    # what queues hold
+    Metric("reserving_active_workloads", GAUGE, "Workloads that hold quota", _CQ),
+    Metric("admitted_active_workloads", GAUGE, "Workloads that are admitted and not finished", _CQ),
+    Metric("cluster_queue_status", GAUGE, "1 for the status that a ClusterQueue has, 0 for the others", _CQ_STATUS),
+    Metric(
+        "cluster_queue_info",
+        GAUGE,
+        "Where a ClusterQueue is in the tree",
+        ("cluster_queue", "parent_cohort", "root_cohort", _ROLE),
+    ),
+    Metric("cluster_queue_nominal_quota", GAUGE, "Nominal quota", _CQ_QUOTA),
+    Metric("cluster_queue_borrowing_limit", GAUGE, "Borrowing limit; +Inf where there is none", _CQ_QUOTA),
+    Metric("cluster_queue_lending_limit", GAUGE, "Lending limit; +Inf where there is none", _CQ_QUOTA),
+    Metric("cluster_queue_resource_reservation", GAUGE, "What Workloads with quota hold", _CQ_QUOTA),
+    Metric("cluster_queue_resource_usage", GAUGE, "What admitted Workloads hold", _CQ_QUOTA),
+    Metric(
+        "cluster_queue_weighted_share",
+        GAUGE,
+        "What is borrowed against what can be lent, in thousandths, by weight; NaN for a borrower of weight 0",
+        ("cluster_queue", "cohort", _ROLE),
+    ),
+    Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads that hold quota", _LQ),
+    Metric("local_queue_admitted_active_workloads", GAUGE, "Workloads that are admitted and not finished", _LQ),
+    Metric(
+        "local_queue_status",
+        GAUGE,
+        "1 for the status of the Active condition that a LocalQueue has, 0 for the others",
+        ("name", "namespace", "active", _ROLE),
+    ),
+    Metric("local_queue_resource_reservation", GAUGE, "What Workloads with quota hold", _LQ_USAGE),
+    Metric("local_queue_resource_usage", GAUGE, "What admitted Workloads hold", _LQ_USAGE),
+    # Cohorts
+    Metric("cohort_info", GAUGE, "Where a Cohort is in the tree", ("cohort", "parent_cohort", "root_cohort", _ROLE)),
+    Metric("cohort_subtree_quota", GAUGE, "Nominal quota of all that is below", _COHORT_USAGE),
+    Metric(
+        "cohort_subtree_resource_reservations",
+        GAUGE,
+        "What Workloads with quota hold in all that is below",
+        _COHORT_USAGE,
+    ),
+    Metric(
+        "cohort_subtree_admitted_active_workloads",
+        GAUGE,
+        "Workloads in all that is below that are admitted and not finished",
+        ("cohort", _ROLE),
+    ),
+    Metric(
+        "cohort_subtree_admitted_workloads_total",
+        COUNTER,
+        "Workloads admitted in all that is below",
+        ("cohort", "priority_class", _ROLE),
+    ),
+    Metric(
+        "cohort_weighted_share",
+        GAUGE,
+        "What is borrowed against what can be lent, in thousandths, by weight; NaN for a borrower of weight 0",
+        ("cohort", _ROLE),
+    ),
+    Metric(
+        "build_info",
+        GAUGE,
+        "What this is; of Go's labels those that Python has no word for are empty",
+        ("git_version", "git_commit", "build_date", "go_version", "compiler", "platform"),
+    ),
+)
+
+_QUEUE: Final = ("name", "controller")
+_CONTROLLER: Final = ("controller",)
+_WEBHOOK: Final = ("webhook",)
+_ASKED: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
+_PROGRAM: Final = (
+    # controller-runtime's
+    Metric("workqueue_depth", GAUGE, "Keys that wait", _QUEUE),
+    Metric("workqueue_adds_total", COUNTER, "Keys that came to wait", _QUEUE),
+    Metric("workqueue_retries_total", COUNTER, "Keys looked at again after a failure", _QUEUE),
+    Metric("workqueue_work_duration_seconds", HISTOGRAM, "How long looks at keys took", _QUEUE, _WORK),
+    Metric("workqueue_unfinished_work_seconds", GAUGE, "0: nothing is under way while this is told", _QUEUE),
+    Metric("workqueue_longest_running_processor_seconds", GAUGE, "0: nothing is under way while this is told", _QUEUE),
+    Metric(
+        "controller_runtime_reconcile_total", COUNTER, "Looks at keys, by what came of them", ("controller", "result")
+    ),
+    Metric("controller_runtime_reconcile_errors_total", COUNTER, "Looks at keys that failed", _CONTROLLER),
+    Metric(
+        "controller_runtime_reconcile_time_seconds",
+        HISTOGRAM,
+        "How long looks at keys took, their writes not included",
+        _CONTROLLER,
+        _RECONCILE,
+    ),
+    Metric("controller_runtime_max_concurrent_reconciles", GAUGE, "1: one key at a time", _CONTROLLER),
+    Metric("controller_runtime_active_workers", GAUGE, "0: nothing is under way while this is told", _CONTROLLER),
+    Metric("controller_runtime_webhook_requests_total", COUNTER, "Requests to webhooks answered", ("webhook", "code")),
+    Metric(
+        "controller_runtime_webhook_latency_seconds",
+        HISTOGRAM,
+        "How long answers to requests to webhooks took",
+        _WEBHOOK,
+        _WORK,
+    ),
+    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks under way", _WEBHOOK),
+    Metric("leader_election_master_status", GAUGE, "Whether this one leads", ("name",)),
+    Metric("rest_client_requests_total", COUNTER, "Answers to writes", ("code", "method")),
+    # the API server's
+    Metric("apiserver_request_total", COUNTER, "Requests answered", (*_ASKED, "code")),
+    Metric(
+        "apiserver_request_duration_seconds",
+        HISTOGRAM,
+        "From a request to an answer that is durable; a watch until it begins",
+        _ASKED,
+        _REQUEST,
+    ),
+    # the process
+    Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),
+    Metric("process_resident_memory_bytes", GAUGE, "Memory in use"),
+    Metric("process_virtual_memory_bytes", GAUGE, "Address space in use"),
+    Metric("process_start_time_seconds", GAUGE, "When the process began, in seconds since 1970"),
+    Metric("process_open_fds", GAUGE, "Open files"),
+    Metric("process_max_fds", GAUGE, "Files that may be open"),
+    Metric("python_info", GAUGE, "The interpreter", ("implementation", "major", "minor", "patchlevel", "version")),
+    Metric("python_gc_collections_total", COUNTER, "Collections of garbage", ("generation",)),
+    Metric("python_gc_objects_collected_total", COUNTER, "Objects found to be garbage", ("generation",)),
+)
+
+_NODE: Final = ("node",)
+_POD: Final = ("namespace", "pod", "uid")
+_JOB: Final = ("namespace", "job_name")
+_OF_CONTAINER: Final = ("namespace", "pod", "uid", "container", "node", "resource", "unit")
+_OBJECTS: Final = (
+    Metric(
+        "kube_node_info",
+        GAUGE,
+        "A node",
+        (
+            *("node", "kernel_version", "os_image", "container_runtime_version", "kubelet_version"),
+            *("kubeproxy_version", "provider_id", "pod_cidr", "system_uuid", "internal_ip"),
+        ),
+    ),
+    Metric("kube_node_created", GAUGE, "When it was made, in seconds since 1970", _NODE),
+    Metric("kube_node_spec_unschedulable", GAUGE, "Whether it takes no new pods", _NODE),
+    Metric("kube_node_spec_taint", GAUGE, "A taint", ("node", "key", "value", "effect")),
+    Metric("kube_node_status_condition", GAUGE, "A condition", ("node", "condition", "status")),
+    Metric("kube_node_status_capacity", GAUGE, "What it has", ("node", "resource", "unit")),
+    Metric("kube_node_status_allocatable", GAUGE, "What it has for pods", ("node", "resource", "unit")),
+    Metric(
+        "kube_pod_info",
+        GAUGE,
+        "A pod",
+        (*_POD, "host_ip", "pod_ip", "node", "created_by_kind", "created_by_name", "priority_class", "host_network"),
+    ),
+    Metric("kube_pod_status_phase", GAUGE, "1 for the phase it is in, 0 for the others", (*_POD, "phase")),
+    Metric("kube_pod_container_resource_requests", GAUGE, "What a container asks for", _OF_CONTAINER),
+    Metric("kube_pod_container_resource_limits", GAUGE, "What a container may use", _OF_CONTAINER),
+    Metric("kube_job_status_active", GAUGE, "Its pods that run or will", _JOB),
+    Metric("kube_job_status_succeeded", GAUGE, "Its pods that succeeded", _JOB),
+    Metric("kube_job_status_failed", GAUGE, "Its pods that failed, and why it failed", (*_JOB, "reason")),
+    Metric("kube_job_status_start_time", GAUGE, "When it began, in seconds since 1970", _JOB),
+    Metric("kube_job_status_completion_time", GAUGE, "When it was complete, in seconds since 1970", _JOB),
+    Metric("kube_job_status_suspended", GAUGE, "Whether it is suspended", _JOB),
+    Metric("kube_job_complete", GAUGE, "Whether it is complete", (*_JOB, "condition")),
+    Metric("kube_job_failed", GAUGE, "Whether it failed", (*_JOB, "condition")),
+)
+
+_GPU: Final = (
+    *("gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod"),
+    "source",
+)
+_GPUS: Final = (
+    Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "How busy it is, in %", _GPU),
+    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "How busy its memory is, in %", _GPU),
+    Metric("DCGM_FI_DEV_FB_USED", GAUGE, "Memory in use, in MiB", _GPU),
+    Metric("DCGM_FI_DEV_FB_FREE", GAUGE, "Memory free, in MiB", _GPU),
+    Metric("DCGM_FI_DEV_GPU_TEMP", GAUGE, "Temperature, in degrees Celsius", _GPU),
+    Metric("DCGM_FI_DEV_POWER_USAGE", GAUGE, "Power, in W", _GPU),
+)
+
+_COST_QUEUE: Final = ("team", "cluster_queue", "local_queue")
+_BUDGET: Final = ("namespace", "budget", "unit")
+_OWN: Final = (
+    Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles", ("phase",)),
+    Metric("batchyard_preemption_loops_total", COUNTER, "Trees in which Workloads preempt each other in turn"),
+    Metric("batchyard_failing_keys", GAUGE, "Keys whose last writes failed", _CONTROLLER),
+    Metric("batchyard_defects_total", COUNTER, "Exceptions that no controller should have raised"),
+    Metric("batchyard_objects", GAUGE, "Objects that are kept", ("kind",)),
+    Metric("batchyard_revision", GAUGE, "The revision of the last change"),
+    Metric("batchyard_time_seconds", GAUGE, "The platform's own time, in seconds since 1970"),
+    Metric("batchyard_speed", GAUGE, "How much faster than the clock its time runs"),
+    Metric("batchyard_journal_bytes", GAUGE, "The journal's files"),
+    Metric("batchyard_journal_commit_seconds", HISTOGRAM, "How long transactions of the journal took", (), _COMMIT),
+    Metric("batchyard_watches", GAUGE, "Watches and other answers that go on"),
+    Metric("batchyard_nodes", GAUGE, "Nodes, by pool and by whether they are ready", ("pool", "status")),
+    Metric("batchyard_instances", GAUGE, "Machines, by pool and phase", ("pool", "phase")),
+    Metric("batchyard_instance_failures_total", COUNTER, "Machines that the cloud could not give", ("pool", "code")),
+    Metric("batchyard_pods_unschedulable", GAUGE, "Pods that fit no node", ("namespace",)),
+    Metric("batchyard_cost_dollars_total", COUNTER, "Dollars that work has cost", _COST_QUEUE),
+    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time that work took", _COST_QUEUE),
+    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Dollars of work that has ended", (*_COST_QUEUE, "use")),
+    Metric("batchyard_cost_unused_dollars_total", COUNTER, "Dollars of machines that nobody used", ("pool", "use")),
+    Metric("batchyard_budget_amount", GAUGE, "What a Budget allows in its period", _BUDGET),
+    Metric("batchyard_budget_spent", GAUGE, "What of it is used", _BUDGET),
+    Metric("batchyard_budget_remaining", GAUGE, "What of it is left", _BUDGET),
+    Metric("batchyard_fork_questions_total", COUNTER, "Questions for forks, by what became of them", ("result",)),
+    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "How long forks took by the real clock", (), _FORK),
+    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "Seconds of CPU that forks used"),
+    Metric("batchyard_fork_waiting", GAUGE, "Questions that wait for a fork"),
+    Metric("batchyard_fork_memory_bytes", GAUGE, "Memory of the last fork at its peak, what it shared included"),
+    Metric("batchyard_turns_total", COUNTER, "Turns of the scheduler and of others that are paced"),
+    Metric("batchyard_turn_seconds_total", COUNTER, "Real seconds of these turns, and of the rests after", ("part",)),
+    Metric("batchyard_ledger_entries_total", COUNTER, "Entries for the decision ledger"),
+    Metric("batchyard_ledger_lost_total", COUNTER, "Entries that could not be written"),
+    Metric("batchyard_ledger_waiting", GAUGE, "Entries that are yet to be written"),
+    Metric("batchyard_spans_total", COUNTER, "Spans for the collector of traces"),
+    Metric("batchyard_spans_lost_total", COUNTER, "Spans that could not be sent"),
+    Metric("batchyard_lists_total", COUNTER, "Lists that an operator asked for", ("kind",)),
+    Metric("batchyard_watches_total", COUNTER, "Watches that an operator began", ("kind",)),
+    Metric("batchyard_shadow_decisions_total", COUNTER, "Decisions of upstream that were foreseen", ("decision",)),
+    Metric("batchyard_shadow_divergences_total", COUNTER, "Where upstream and a shadow part", ("type",)),
+    Metric("batchyard_shadow_late_total", COUNTER, "Decisions of upstream that came after they were told as missing"),
+    Metric("batchyard_shadow_alike_total", COUNTER, "Victims in the place of others that are alike"),
+    Metric("batchyard_shadow_reordered_total", COUNTER, "Times that both agreed in another order alone"),
+    Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of upstream that were not seen"),
+    Metric("batchyard_shadow_waiting", GAUGE, "Changes that a shadow has not compared yet"),
+)
+
+#: By the groups that a scrape can ask for.
+GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
+    "kueue": tuple(metric._replace(name=f"kueue_{metric.name}") for metric in _KUEUE),
+    "program": _PROGRAM,
+    "objects": _OBJECTS,
+    "gpus": _GPUS,
+    "batchyard": _OWN,
+}
+_ALL: Final = {metric.name: metric for group in GROUPS.values() for metric in group}
+
+
+def metric(name: str) -> Metric:
+    """A metric by its name."""
+    return _ALL[name]
+
+
+def without_role(found: Metric) -> Labels:
+    """The labels but for that of the replica, which is last."""
+    return found.labels[:-1] if found.labels[-1:] == (_ROLE,) else found.labels

@@ -1,0 +1,125 @@
+"""Pods that no kubelet will ever end: their node does not exist, is out of service, or they never had one.
+
+Such a pod is declared failed first, so that its Job learns of it, and then deleted without grace. A node that is not
+seen has some time to turn up. Of pods that have ended, the oldest go where there are too many.
+Source: pkg/controller/podgc.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import Outcome
+from batchyard.nodes.conditions import has_taint, readiness
+from batchyard.nodes.pods_by_node import PodsByNode
+
+#: How long a node may be missing before its pods are orphans.
+QUARANTINE: Final = 40 * SECOND
+#: How many ended pods are kept. Source: kube-controller-manager, --terminated-pod-gc-threshold.
+ENDED_MAX: Final = 12_500
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class PodGarbageCollector:
+    """See the module."""
+
+    name = "pod-garbage-collector"
+    rank = 0
+    kinds = (scheme.NODE, scheme.POD)
+
+    def __init__(self, ended_max: int = ENDED_MAX) -> None:
+        self._pods = PodsByNode()
+        self._ended = EndedPods(ended_max)
+        self._nodes: dict[str, None] = {}
+        #: Since when nodes that pods are bound to are missed.
+        self._missed_since: dict[str, Instant] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pods of a node that goes or is out of service; pods without a node, and those that are terminating."""
+        key, new = event.key, None if event.type is _DELETED else event.obj
+        if key.kind == scheme.POD:
+            self._pods.observe(key, event.old, new)
+            concerned = (key,) if new is not None and self._concerns(new, now) else ()
+            return (*concerned, *self._ended.observe(key, new))
+        if new is None:
+            self._nodes.pop(key.name, None)
+            orphans = self._pods.on(key.name)
+            if orphans:
+                self._missed_since[key.name] = now
+            return orphans
+        self._nodes[key.name] = None
+        self._missed_since.pop(key.name, None)
+        return self._pods.on(key.name) if _is_out_of_service(new) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Declare a pod failed and delete it, if nobody else can."""
+        pod = reader.get(key)
+        if pod is None or lifecycle.is_gone_but_for_finalizers(pod):
+            return Outcome()
+        if self._ended.is_one_too_many(key):
+            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+        name = lifecycle.node_of(pod)
+        node = reader.get(Key(scheme.NODE, "", name)) if name else None
+        if name and node is None:
+            due = self._missed_since.get(name, now) + QUARANTINE
+            return _removed(pod, lifecycle.BY_POD_GC, now) if due <= now else Outcome(requeue_at=due)
+        is_left = node is None or _is_out_of_service(node)
+        return _removed(pod, None, now) if is_left and lifecycle.is_terminating(pod) else Outcome()
+
+    def _concerns(self, pod: Obj, now: Instant) -> bool:
+        """Whether a pod may be one that no kubelet ends; note since when its node is missed."""
+        name = lifecycle.node_of(pod)
+        if not name or name in self._nodes:
+            return lifecycle.is_terminating(pod)
+        self._missed_since.setdefault(name, now)
+        return True
+
+
+class EndedPods:
+    """The pods that have ended, and which of them are too many: those evicted first, then the oldest."""
+
+    def __init__(self, kept_max: int) -> None:
+        self._kept_max = kept_max
+        self._kept: dict[Key, None] = {}
+        self._by_age: list[tuple[bool, str, Key]] = []  # a heap; of pods that are gone too
+        self._leaving: dict[Key, None] = {}
+
+    def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
+        """Take note of a pod, or that it is gone; the pods that are too many because of it."""
+        if pod is None:
+            self._kept.pop(key, None)
+            self._leaving.pop(key, None)
+        elif key not in self._kept and key not in self._leaving and lifecycle.is_terminal(pod):
+            self._kept[key] = None
+            is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
+            heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
+        while len(self._kept) > self._kept_max:
+            oldest = heappop(self._by_age)[2]
+            if oldest in self._kept:
+                del self._kept[oldest]
+                self._leaving[oldest] = None
+                yield oldest
+
+    def is_one_too_many(self, key: Key) -> bool:
+        """Whether a pod is to go because others have ended after it."""
+        return key in self._leaving
+
+
+def _is_out_of_service(node: Obj) -> bool:
+    return has_taint(node, well_known.OUT_OF_SERVICE) and readiness(node) != "True"
+
+
+def _removed(pod: Obj, why: lifecycle.Disruption | None, now: Instant) -> Outcome:
+    """The next step on the pod's way out: failed, then deleted."""
+    failed = lifecycle.failed(pod, why, now)
+    if failed is not pod:
+        return Outcome([UpdateStatus(failed)])
+    metadata = pod["metadata"]
+    key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
+    return Outcome([Delete(key, grace=0, uid=metadata["uid"])])

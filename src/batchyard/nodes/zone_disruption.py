@@ -1,0 +1,156 @@
+"""How the zones of the cluster fare: how many of their nodes are ready, and when one was last given up."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.meta import Obj, label
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.nodes import conditions as lifecycle
+
+# --- disruption ---
+#
+# How fast nodes that are not ready are given up, by how their zone fares.
+#
+# Where most of a zone is lost the fault is rather with the network than with its nodes, so nodes are given up slowly or
+# not at all. Source: pkg/controller/nodelifecycle (ComputeZoneState, handleDisruption) and the defaults of
+# kube-controller-manager's flags.
+
+
+#: Between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+EVICTION_INTERVAL: Final = 10 * SECOND
+SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
+#: A larger zone goes on slowly, a smaller one stops: large-cluster-size-threshold.
+SMALL_ZONE_MAX: Final = 50
+#: The share of nodes, in percent, from which on a zone is disrupted: unhealthy-zone-threshold.
+UNHEALTHY_PERCENT: Final = 55
+
+
+class ZoneState(StrEnum):
+    """How a zone fares."""
+
+    NORMAL = "Normal"
+    PARTIAL_DISRUPTION = "PartialDisruption"
+    FULL_DISRUPTION = "FullDisruption"
+
+
+def zone_state(ready: int, unready: int) -> ZoneState:
+    """The state of a zone with so many nodes."""
+    if unready and not ready:
+        return ZoneState.FULL_DISRUPTION
+    if unready > 2 and 100 * unready >= UNHEALTHY_PERCENT * (ready + unready):
+        return ZoneState.PARTIAL_DISRUPTION
+    return ZoneState.NORMAL
+
+
+def is_everything_lost(states: Iterable[ZoneState]) -> bool:
+    """Whether no zone has a node that is ready: then nobody is driven out anywhere."""
+    return all(state is ZoneState.FULL_DISRUPTION for state in states)
+
+
+def eviction_interval(state: ZoneState, nodes: int) -> Duration | None:
+    """The time between two nodes of a zone that are given up; None: none is."""
+    if state is not ZoneState.PARTIAL_DISRUPTION:
+        return EVICTION_INTERVAL
+    return SLOW_EVICTION_INTERVAL if nodes > SMALL_ZONE_MAX else None
+
+
+class _Known(NamedTuple):
+    """What is known of a node."""
+
+    zone: str
+    is_ready: bool
+    given_up_at: Instant | None
+
+
+class _Zone:
+    """The nodes of a zone."""
+
+    __slots__ = ("given_up_at", "interval", "ready", "state", "unready")
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.unready: dict[str, None] = {}
+        self.given_up_at: Instant | None = None
+        self.state = ZoneState.NORMAL
+        self.interval: Duration | None = None
+
+    def give_up(self, at: Instant) -> None:
+        """Note that a node is given up."""
+        self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
+
+    def fares_otherwise(self) -> bool:
+        """Look how the zone fares now, and tell whether it is otherwise than before."""
+        before = (self.state, self.interval)
+        self.state = zone_state(self.ready, len(self.unready))
+        self.interval = eviction_interval(self.state, self.ready + len(self.unready))
+        return before != (self.state, self.interval)
+
+
+class Zones:
+    """An index of the nodes by zone, built from their events."""
+
+    __slots__ = ("_nodes", "_zones")
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Known] = {}
+        self._zones: dict[str, _Zone] = {}
+
+    def observe(self, name: str, node: Obj | None) -> bool:
+        """Take note of a node as it is now, None if it is no more; tell whether a zone fares otherwise than before."""
+        before, after = self._nodes.pop(name, None), None if node is None else _known(node)
+        if after is not None:
+            self._nodes[name] = after
+        if before == after:
+            return False
+        touched: dict[str, None] = {}
+        if before is not None:
+            self._remove(name, before)
+            touched[before.zone] = None
+        if after is not None:
+            self._add(name, after)
+            touched[after.zone] = None
+        changes = [self._zones[zone].fares_otherwise() for zone in touched]
+        return any(changes)
+
+    def unready(self) -> list[str]:
+        """The names of all nodes that are not ready."""
+        return [name for zone in self._zones.values() for name in zone.unready]
+
+    def give_up(self, name: str, at: Instant) -> None:
+        """Note that a node is given up, even before that is written."""
+        self._zones[self._nodes[name].zone].give_up(at)
+
+    def is_everything_lost(self) -> bool:
+        """Whether no zone with nodes has one that is ready."""
+        return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
+
+    def next_at(self, name: str) -> Instant | None:
+        """When a node may be given up; None: not as things stand."""
+        node = self._nodes.get(name)
+        zone = None if node is None else self._zones[node.zone]
+        if zone is None or zone.interval is None:
+            return None
+        return 0 if zone.given_up_at is None else zone.given_up_at + zone.interval
+
+    def _add(self, name: str, node: _Known) -> None:
+        zone = self._zones.setdefault(node.zone, _Zone())
+        if node.is_ready:
+            zone.ready += 1
+        else:
+            zone.unready[name] = None
+        if node.given_up_at is not None:
+            zone.give_up(node.given_up_at)
+
+    def _remove(self, name: str, node: _Known) -> None:
+        zone = self._zones[node.zone]
+        if node.is_ready:
+            zone.ready -= 1
+        else:
+            del zone.unready[name]
+
+
+def _known(node: Obj) -> _Known:
+    zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
+    return _Known(zone, lifecycle.readiness(node) == "True", lifecycle.given_up_at(node))

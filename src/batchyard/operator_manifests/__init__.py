@@ -1,0 +1,34 @@
+"""The operator's installation on a cluster, as manifests: pure functions of what whoever installs it chooses.
+
+manifests(Settings(...))    all objects, in the order in which they are applied
+parts(Settings(...))        the same, by the file of a kustomization that they are in
+"""
+
+from collections.abc import Mapping, Sequence
+
+from batchyard.api.meta import Obj
+from batchyard.operator_manifests.definitions import definitions
+from batchyard.operator_manifests.deployment import deployment
+from batchyard.operator_manifests.rights import rights
+from batchyard.operator_manifests.services import network, webhooks
+from batchyard.operator_manifests.settings import Scraping, Settings, labelled
+
+__all__ = ["Scraping", "Settings", "manifests", "parts"]
+
+
+def manifests(settings: Settings) -> list[Obj]:
+    """All objects, in the order in which they are applied."""
+    return [obj for objects in parts(settings).values() for obj in objects]
+
+
+def parts(settings: Settings) -> Mapping[str, Sequence[Obj]]:
+    """The objects by the name of their file; files without objects are left out."""
+    found = {
+        "namespace": [labelled({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
+        "definitions": definitions(settings),
+        "rights": rights(settings),
+        "network": network(settings),
+        "deployment": deployment(settings),
+        "webhooks": webhooks(settings),
+    }
+    return {name: objects for name, objects in found.items() if objects}

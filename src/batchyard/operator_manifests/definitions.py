@@ -1,0 +1,41 @@
+"""The kinds that an operator brings along, as CustomResourceDefinitions."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.apiserver.openapi.definitions import Conversion, definition_of
+from batchyard.controller_groups import kinds_seen
+from batchyard.operator_manifests.settings import Settings
+from batchyard.webhooks.hooks import CONVERT
+
+#: Groups of Kubernetes itself have no dot, or end so.
+_NATIVE: Final = ".k8s.io"
+#: What the cluster's autoscaler brings along, where there is one that takes such requests.
+_OF_OTHERS: Final = "autoscaling.x-k8s.io"
+
+
+def definitions(settings: Settings) -> Sequence[Obj]:
+    """All of them; in both versions where there are webhooks to convert them, else in the stored one alone."""
+    if not settings.definitions:
+        return []
+    conversion = Conversion(settings.webhook_service, settings.namespace, CONVERT) if settings.webhooks else None
+    return [definition_of(info, conversion if is_converted(info) else None) for info in _installed(settings)]
+
+
+def definition_names(settings: Settings, *, converted: bool) -> list[str]:
+    """What they are called; only of those that are converted, if that is asked."""
+    return [f"{info.plural}.{info.group}" for info in _installed(settings) if is_converted(info) or not converted]
+
+
+def is_converted(info: ServedKind) -> bool:
+    """Whether there are versions that differ in more than their name."""
+    return len(info.versions) > 1 and info.group != _OF_OTHERS
+
+
+def _installed(settings: Settings) -> Iterator[ServedKind]:
+    for kind in kinds_seen(settings.controllers):
+        info = kind_info(kind)
+        if "." in info.group and not info.group.endswith(_NATIVE) and info.group != _OF_OTHERS:
+            yield info

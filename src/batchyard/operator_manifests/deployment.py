@@ -1,0 +1,156 @@
+"""The pods of an operator, and what keeps enough of them running."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.operator_manifests.settings import CRITICAL, Settings, labelled, labels
+from batchyard.webhooks.hooks import hooks
+
+#: Where health and metrics are told, and where the webhooks are.
+HEALTH_PORT: Final = 8080
+#: The one at which the control plane of a private cluster on GKE reaches pods without a firewall rule of its own.
+WEBHOOK_PORT: Final = 10250
+#: A user who is nobody's; the image has him.
+_NOBODY: Final = 65532
+#: How long a pod that is to go answers what it is still asked; Kubernetes 1.30 can wait without a shell.
+_ANSWERS_STILL: Final = 5  # seconds
+#: What Kueue's Configuration is called as a file, and where pods have it.
+CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
+_CONFIGURATIONS: Final = "/etc/batchyard"
+_VOLUME: Final = "configuration"
+_DIGEST: Final = "batchyard.dev/configuration"
+_ZONE: Final = "topology.kubernetes.io/zone"
+_HOST: Final = "kubernetes.io/hostname"
+
+
+def deployment(settings: Settings) -> Sequence[Obj]:
+    """The Deployment, its budget of disruptions, and the quota that lets its pods have their priority."""
+    return [
+        *_critical(settings),
+        *_configuration(settings),
+        labelled(_deployment(settings), settings, namespace=settings.namespace),
+        *_kept(settings),
+    ]
+
+
+def has_webhooks(settings: Settings) -> bool:
+    """Whether there is anything that an API server would ask."""
+    return settings.webhooks and bool(hooks(settings.controllers))
+
+
+def arguments(settings: Settings) -> list[str]:
+    """The arguments of the command."""
+    found = [
+        "operator",
+        f"--controllers={','.join(settings.controllers)}",
+        f"--leader-elect-resource-name={settings.name}",
+        "--listen=0.0.0.0",
+        f"--port={HEALTH_PORT}",
+        "--log-format=json",
+    ]
+    if settings.configuration:
+        found.append(f"--config={_CONFIGURATIONS}/{CONFIGURATION_KEY}")
+    if settings.fair_sharing:
+        found.append("--fair-sharing")
+    if has_webhooks(settings):
+        found.append(f"--webhook-port={WEBHOOK_PORT}")
+        found.append(f"--webhook-service={settings.webhook_service}")
+        found.append(f"--webhook-certificates={settings.certificates}")
+    return [*found, *settings.arguments]
+
+
+def _configuration(settings: Settings) -> Iterator[Obj]:
+    """Kueue's Configuration, as its manager is given it too."""
+    if settings.configuration:
+        data = {CONFIGURATION_KEY: settings.configuration}
+        obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
+        yield labelled(obj, settings, settings.config_map, namespace=settings.namespace)
+
+
+def _deployment(settings: Settings) -> Obj:
+    metadata: dict[str, Any] = {"labels": dict(labels(settings))}
+    if settings.configuration:  # it is read when a pod begins: another one has the pods replaced
+        metadata["annotations"] = {_DIGEST: sha256(settings.configuration.encode()).hexdigest()}
+    template = {"metadata": metadata, "spec": _pod(settings)}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    spec = {"replicas": settings.replicas, "selector": {"matchLabels": dict(labels(settings))}, "strategy": strategy}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
+
+
+def _pod(settings: Settings) -> Obj:
+    spec: dict[str, Any] = {
+        "serviceAccountName": settings.name,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _NOBODY,
+            "runAsGroup": _NOBODY,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(settings)],
+        "terminationGracePeriodSeconds": 20,
+        "topologySpreadConstraints": [_spread(settings, _ZONE), _spread(settings, _HOST)],
+    }
+    if settings.configuration:
+        spec["volumes"] = [{"name": _VOLUME, "configMap": {"name": settings.config_map}}]
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.node_selector:
+        spec["nodeSelector"] = dict(settings.node_selector)
+    if settings.tolerations:
+        spec["tolerations"] = list(settings.tolerations)
+    return spec
+
+
+def _spread(settings: Settings, key: str) -> Obj:
+    """Pods in as many places as there are; where there is only one, all the same."""
+    selector = {"matchLabels": dict(labels(settings))}
+    return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+
+
+def _container(settings: Settings) -> Obj:
+    ports = [{"name": "health", "containerPort": HEALTH_PORT}]
+    answering: dict[str, Any] = {}
+    if has_webhooks(settings):
+        ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
+        # It is asked until everybody knows that it goes.
+        answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _ANSWERS_STILL}}}}
+    mounts = {"volumeMounts": [{"name": _VOLUME, "mountPath": _CONFIGURATIONS, "readOnly": True}]}
+    return {
+        **answering,
+        **(mounts if settings.configuration else {}),
+        "name": "operator",
+        "image": settings.image,
+        "args": arguments(settings),
+        "ports": ports,
+        "livenessProbe": _probe("/healthz", 20),
+        "readinessProbe": _probe("/readyz", 5),
+        "resources": {"requests": dict(settings.requests), "limits": dict(settings.limits)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _probe(path: str, period: int) -> Obj:
+    return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5}
+
+
+def _kept(settings: Settings) -> Iterator[Obj]:
+    if settings.replicas > 1:
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels(settings))}}
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
+        yield labelled(budget, settings, namespace=settings.namespace)
+
+
+def _critical(settings: Settings) -> Iterator[Obj]:
+    """Some clusters, GKE's among them, take pods of this priority only where a quota says how many."""
+    if settings.priority_class == CRITICAL:
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL]}
+        hard = {"pods": str(settings.replicas + 1)}  # one more while another replaces it
+        spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
+        yield labelled(quota, settings, namespace=settings.namespace)

@@ -1,0 +1,122 @@
+"""Who reaches an operator, and whom it reaches: Services, a NetworkPolicy, and what scrapes its metrics."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.operator_manifests.deployment import HEALTH_PORT, WEBHOOK_PORT, has_webhooks
+from batchyard.operator_manifests.settings import Scraping, Settings, labelled, labels
+from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
+
+_HTTPS: Final = 443
+#: An API server's port on clusters that do not have it at 443, and where names are resolved.
+_API_SERVER: Final = 6443
+_DNS: Final = 53
+_EVERY: Final = "15s"
+
+
+def network(settings: Settings) -> Sequence[Obj]:
+    """All of them."""
+    return [*_services(settings), _policy(settings), *_scraped(settings)]
+
+
+def _services(settings: Settings) -> Iterator[Obj]:
+    yield _service(
+        settings, f"{settings.name}-metrics", {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
+    )
+    if has_webhooks(settings):
+        yield _service(
+            settings, settings.webhook_service, {"name": "webhooks", "port": _HTTPS, "targetPort": "webhooks"}
+        )
+
+
+def _service(settings: Settings, name: str, port: dict[str, Any]) -> Obj:
+    spec = {"selector": dict(labels(settings)), "ports": [{**port, "protocol": "TCP"}]}
+    return labelled({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
+
+
+def _policy(settings: Settings) -> Obj:
+    """In: metrics, probes and what the API server asks, whose address nobody knows. Out: the API server and names."""
+    ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
+    egress = [
+        {"ports": [{"protocol": "TCP", "port": _HTTPS}, {"protocol": "TCP", "port": _API_SERVER}]},
+        {"ports": [{"protocol": "UDP", "port": _DNS}, {"protocol": "TCP", "port": _DNS}]},
+    ]
+    spec = {
+        "podSelector": {"matchLabels": dict(labels(settings))},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in ports]}],
+        "egress": egress,
+    }
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
+    return labelled(policy, settings, namespace=settings.namespace)
+
+
+def _scraped(settings: Settings) -> Iterator[Obj]:
+    selector = {"matchLabels": dict(labels(settings))}
+    if settings.scraping is Scraping.POD_MONITORING:
+        endpoint = {"port": "health", "path": "/metrics", "interval": _EVERY}
+        kind = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "PodMonitoring"}
+    elif settings.scraping is Scraping.SERVICE_MONITOR:
+        endpoint = {"port": "metrics", "path": "/metrics", "interval": _EVERY}
+        kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor"}
+    else:
+        return
+    spec = {"selector": selector, "endpoints": [endpoint]}
+    yield labelled({**kind, "spec": spec}, settings, namespace=settings.namespace)
+
+
+# --- webhooks ---
+#
+# What tells an API server which objects to ask the operator about.
+#
+# The authority that signs its certificate is not in them: the operator makes one, and writes it there.
+# Source of policies and selectors: Kueue's config/components/webhook, JobSet's config/components/webhook.
+
+
+_REGISTRATION: Final = "admissionregistration.k8s.io/v1"
+_WITHIN: Final = 10  # seconds
+
+
+def webhooks(settings: Settings) -> Sequence[Obj]:
+    """The two configurations; none where nobody is asked."""
+    if not has_webhooks(settings):
+        return []
+    found = hooks(settings.controllers)
+    return [
+        _configuration("Mutating", [each for each in found if each.mutates], settings),
+        _configuration("Validating", [each for each in found if not each.mutates], settings),
+    ]
+
+
+def _configuration(word: str, found: Iterable[Hook], settings: Settings) -> Obj:
+    configuration = {"apiVersion": _REGISTRATION, "kind": f"{word}WebhookConfiguration"}
+    entries = [_entry(hook, settings) for hook in found]
+    return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)
+
+
+def _entry(hook: Hook, settings: Settings) -> Obj:
+    path = MUTATE if hook.mutates else VALIDATE
+    service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
+    rule = {
+        "apiGroups": [hook.info.group],
+        "apiVersions": [hook.info.storage_version],
+        "operations": list(hook.operations),
+        "resources": hook.resources,
+    }
+    entry: dict[str, Any] = {
+        "name": hook.name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"service": service},
+        "failurePolicy": "Fail",
+        "rules": [rule],
+        "sideEffects": "None",
+        "timeoutSeconds": _WITHIN,
+    }
+    if hook.is_of_work:
+        outside = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [SYSTEM, settings.namespace]}
+        entry["namespaceSelector"] = {"matchExpressions": [outside]}
+    if hook.info.constant == scheme.POD:
+        entry["objectSelector"] = {"matchExpressions": [{"key": POD_LABEL, "operator": "Exists"}]}
+    return entry

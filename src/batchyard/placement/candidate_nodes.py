@@ -1,0 +1,151 @@
+"""Which nodes have room for pods of a shape, best first, kept in step with the nodes.
+
+What the rules of a pod say of a node is worked out once for all pods with the same rules, and again when the node's
+labels or taints change; room and scores once for all pods of the same shape, and again when something on the node
+changes. So placing many equal pods costs a look at the nodes that changed, not at all of them.
+"""
+
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import NodeRules, PodShape
+from batchyard.placement.node_filters import Obstacle, aversion, find_obstacle, preference
+from batchyard.placement.node_info import Changes, Node
+from batchyard.placement.resources import Profile, has_room, resource_score
+
+_REACHES_MAX: Final = 1024
+_SHORTLISTS_MAX: Final = 1024
+
+
+class Reach:
+    """What the rules of pods say of each node."""
+
+    def __init__(self, rules: NodeRules, nodes: Mapping[str, Node], traits: Changes) -> None:
+        self._rules = rules
+        self._nodes = nodes
+        self._traits = traits
+        self._moment = traits.now
+        self._seen: dict[str, NodeView] = {}
+        #: What keeps them from a node; None: nothing.
+        self.obstacles: dict[str, Obstacle | None] = {}
+        #: Preferred node affinity and taints that would rather not have them, where there are any.
+        self.preferences: dict[str, int] = {}
+        self.aversions: dict[str, int] = {}
+        for node in nodes.values():
+            self._look(node.view)
+
+    def refresh(self) -> None:
+        """Take in what changed."""
+        if self._moment == self._traits.now:
+            return
+        for name in self._traits.since(self._moment):
+            node = self._nodes.get(name)
+            if node is None:
+                self._forget(name)
+            elif node.view != self._seen.get(name):  # what was tried on nodes is undone
+                self._forget(name)
+                self._look(node.view)
+        self._moment = self._traits.now
+
+    def _forget(self, name: str) -> None:
+        for known in (self._seen, self.obstacles, self.preferences, self.aversions):
+            known.pop(name, None)
+
+    def _look(self, view: NodeView) -> None:
+        rules, name = self._rules, view.name
+        self._seen[name] = view
+        obstacle = self.obstacles[name] = find_obstacle(rules, view)
+        if obstacle is not None:
+            return
+        if rules.preferences and (preferred := preference(rules, view)):
+            self.preferences[name] = preferred
+        if view.taints and (averse := aversion(rules, view)):
+            self.aversions[name] = averse
+
+
+class Shortlist:
+    """The nodes that have room for pods of a shape, and how they score by their resources."""
+
+    def __init__(self, shape: PodShape, profile: Profile, reach: Reach, changes: Changes) -> None:
+        self._shape = shape
+        self._profile = profile
+        self._changes = changes
+        self._moment = -1
+        self._heap: list[tuple[int, str]] = []
+        self.reach = reach
+        self.scores: dict[str, int] = {}
+
+    def refresh(self, nodes: Mapping[str, Node]) -> None:
+        """Take in what changed."""
+        self.reach.refresh()
+        if self._moment == self._changes.now:
+            return
+        names = list(nodes) if self._moment < 0 else self._changes.since(self._moment)
+        for name in names:
+            self._look(name, nodes.get(name))
+        self._moment = self._changes.now
+        if len(self._heap) > 4 * len(self.scores) + 64:
+            self._heap = [(-score, name) for name, score in self.scores.items()]
+            heapify(self._heap)
+
+    def best(self, accepts: Callable[[str], bool]) -> str:
+        """The accepted node with the highest score, the first by name among equals; '' if there is none."""
+        heap, scores, refused = self._heap, self.scores, list[tuple[int, str]]()
+        found = ""
+        while heap and not found:
+            entry = heap[0]
+            name = entry[1]
+            if scores.get(name) != -entry[0] or (refused and refused[-1] == entry):
+                heappop(heap)  # outdated, or there twice
+            elif accepts(name):
+                found = name
+            else:
+                refused.append(heappop(heap))
+        for entry in refused:
+            heappush(heap, entry)
+        return found
+
+    def _look(self, name: str, node: Node | None) -> None:
+        if node is None or self.reach.obstacles[name] is not None or not has_room(self._shape, node):
+            self.scores.pop(name, None)
+            return
+        score = resource_score(self._shape, node, self._profile)
+        if self.scores.get(name) != score:
+            self.scores[name] = score
+            heappush(self._heap, (-score, name))
+
+
+class Shortlists:
+    """The shortlists in use. What was not used for long is forgotten first, and made anew when it is asked for."""
+
+    def __init__(self, nodes: Mapping[str, Node], changes: Changes, traits: Changes) -> None:
+        self._nodes = nodes
+        self._changes = changes
+        self._traits = traits
+        self._reaches: dict[NodeRules, Reach] = {}
+        self._lists: dict[tuple[PodShape, Profile], Shortlist] = {}
+
+    def reach(self, rules: NodeRules) -> Reach:
+        """What some rules say of each node, up to date."""
+        reach = self._reaches.pop(rules, None)
+        if reach is None:
+            if len(self._reaches) >= _REACHES_MAX:
+                del self._reaches[next(iter(self._reaches))]
+            reach = Reach(rules, self._nodes, self._traits)
+        self._reaches[rules] = reach
+        reach.refresh()
+        return reach
+
+    def of(self, shape: PodShape, profile: Profile) -> Shortlist:
+        """The shortlist of a shape, up to date."""
+        key = shape, profile
+        found = self._lists.pop(key, None)
+        if found is None:
+            if len(self._lists) >= _SHORTLISTS_MAX:
+                del self._lists[next(iter(self._lists))]
+            found = Shortlist(shape, profile, self.reach(shape.rules), self._changes)
+        self._lists[key] = found
+        found.refresh(self._nodes)
+        return found

@@ -1,0 +1,351 @@
+"""The cluster as placement sees it: nodes, their pods and what is left, kept in step change by change.
+
+What is undone by `what_if` is undone exactly, so plans are tried on the cluster itself instead of a copy.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.selectors import Selector, selector
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView
+from batchyard.placement.candidate_nodes import Shortlists
+from batchyard.placement.node_info import Changes, Node
+from batchyard.placement.pod_affinity import Neighbours
+
+# --- budgets ---
+#
+# Disruption budgets as who asks pods to leave sees them: what is left of each, and whom it guards.
+#
+# Sources: kube-scheduler's plugin defaultpreemption (filterPodsWithPDBViolation); kubernetes-sigs/cluster-autoscaler,
+# pkg/core/scaledown/pdb.
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """One budget."""
+
+    chosen: Selector | None
+    allowed: int
+    #: Pods that were let go already.
+    gone: dict[str, None]
+
+    def guards(self, pod: PodView) -> bool:
+        """Whether it is about a pod of its Namespace."""
+        return self.chosen is not None and self.chosen.matches(pod.labels)
+
+
+class Budgets:
+    """All budgets."""
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, dict[Key, _Budget]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_namespace)
+
+    def set(self, obj: Obj) -> None:
+        """A budget came or changed."""
+        key, status = key_of(obj), obj.get("status") or {}
+        gone: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
+        chosen = selector((obj.get("spec") or {}).get("selector"))
+        allowed = status.get("disruptionsAllowed", 0)
+        self._by_namespace.setdefault(key.namespace, {})[key] = _Budget(chosen, allowed, gone)
+
+    def remove(self, key: Key) -> None:
+        """A budget is gone."""
+        known = self._by_namespace.get(key.namespace, {})
+        known.pop(key, None)
+        if not known:
+            self._by_namespace.pop(key.namespace, None)
+
+    def violating(self, pods: Iterable[PodView]) -> dict[str, None]:
+        """The uids of those pods for whom too little is left when they leave in this order."""
+        left: dict[Key, int] = {}
+        found: dict[str, None] = {}
+        for pod in pods:
+            for key, budget in self._by_namespace.get(pod.namespace, {}).items():
+                if not pod.labels or not budget.chosen or not budget.chosen.requirements or not budget.guards(pod):
+                    continue  # here one that selects everything selects nothing
+                if pod.name in budget.gone:
+                    continue
+                left[key] = left.get(key, budget.allowed) - 1
+                if left[key] < 0:
+                    found[pod.uid] = None
+        return found
+
+    def rest(self) -> "Rest":
+        """What is left of them, to be used up."""
+        return Rest(self._by_namespace)
+
+
+class Rest:
+    """What is left of budgets while nodes are tried that could go."""
+
+    def __init__(self, budgets: dict[str, dict[Key, _Budget]]) -> None:
+        self._budgets = budgets
+        self._left = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
+
+    def blocks(self, pod: PodView) -> bool:
+        """Whether nothing is left of a budget that guards a pod."""
+        return any(self._left[key] < 1 for key in self._guarding(pod))
+
+    def take(self, pods: Iterable[PodView]) -> None:
+        """These pods are to leave."""
+        for pod in pods:
+            for key in self._guarding(pod):
+                self._left[key] -= 1
+
+    def _guarding(self, pod: PodView) -> Iterable[Key]:
+        return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.guards(pod)]
+
+
+_NO_PODS: Mapping[str, PodView] = {}
+
+
+class Nodes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._names: list[str] = []
+        self._places: dict[str, str] = {}
+        #: Pods bound to nodes that are not there (yet), by the node's name.
+        self._strays: dict[str, dict[str, PodView]] = {}
+        self._nominations: dict[str, dict[str, PodView]] = {}
+        self._nominated: dict[str, str] = {}
+        #: How many placed pods have a priority.
+        self._priorities: dict[int, int] = {}
+        #: Placed pods that stop, by uid.
+        self.stopping: dict[str, None] = {}
+        self._undo: list[Callable[[], None]] | None = None
+        #: Labels by namespace.
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.budgets = Budgets()
+        self._is_trial = False
+        #: Every change of a node or of what runs there, and those of them that are not trials.
+        self.changes = Changes()
+        self.lasting = Changes()
+        #: Only changes of what a node is: that it is there, its labels and taints.
+        self.traits = Changes()
+        self.neighbours = Neighbours()
+        self.shortlists = Shortlists(self._nodes, self.changes, self.traits)
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes in order of name."""
+        return iter([self._nodes[name] for name in self._names])
+
+    def get(self, name: str) -> Node | None:
+        """A node by name."""
+        return self._nodes.get(name)
+
+    def place_of(self, uid: str) -> str:
+        """The name of the node that a pod was added to; '' if to none."""
+        return self._places.get(uid, "")
+
+    def pod(self, uid: str) -> PodView | None:
+        """A pod that was added."""
+        return self.neighbours.get(uid)
+
+    def what_if(self) -> "WhatIf":
+        """A context: all changes made inside are undone at its end."""
+        return WhatIf(self)
+
+    # --- nodes ---
+
+    def set_node(self, view: NodeView) -> None:
+        """A node came or changed."""
+        node = self._nodes.get(view.name)
+        if node is None:
+            self._add_node(view)
+            return
+        before = node.view
+        node.set_view(view)
+        self._note(partial(self.set_node, before))
+        if (view.labels, view.taints, view.unschedulable) != (before.labels, before.taints, before.unschedulable):
+            self.traits.note(view.name)
+            self._changed(view.name)
+        elif view.allocatable != before.allocatable:
+            self._changed(view.name)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone. Its pods are remembered, should it come back."""
+        node = self._nodes.pop(name, None)
+        if node is None:
+            return
+        del self._names[bisect_left(self._names, name)]
+        if node.pods:
+            self._strays[name] = node.pods
+        self._note(partial(self._add_node, node.view))
+        self._changed(name)
+        self.traits.note(name)
+
+    def _add_node(self, view: NodeView) -> None:
+        node = self._nodes[view.name] = Node(view)
+        insort(self._names, view.name)
+        for pod in self._strays.pop(view.name, _NO_PODS).values():
+            node.take(pod)
+        self._note(partial(self.remove_node, view.name))
+        self._changed(view.name)
+        self.traits.note(view.name)
+
+    # --- pods ---
+
+    def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
+        """A pod is bound to a node, or is to be taken for it. A pod that was added before moves or changes."""
+        self.remove_pod(pod.uid)
+        self._places[pod.uid] = node_name
+        node = self._nodes.get(node_name)
+        if node is None:
+            self._strays.setdefault(node_name, {})[pod.uid] = pod
+        else:
+            node.take(pod, devices)
+        self.neighbours.add(pod, node_name)
+        self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
+        if pod.deleting:
+            self.stopping[pod.uid] = None
+        self._note(partial(self.remove_pod, pod.uid))
+        self._changed(node_name)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, or has ended."""
+        node_name = self._places.pop(uid, None)
+        if node_name is None:
+            return
+        node = self._nodes.get(node_name)
+        devices: Sequence[int] = ()
+        if node is None:
+            pod = self._strays[node_name].pop(uid)
+            if not self._strays[node_name]:
+                del self._strays[node_name]
+        else:
+            pod = node.pods[uid]
+            devices = node.release(uid)
+        self.neighbours.remove(pod, node_name)
+        self.stopping.pop(uid, None)
+        self._priorities[pod.priority] -= 1
+        if not self._priorities[pod.priority]:
+            del self._priorities[pod.priority]
+        self._note(partial(self.add_pod, pod, node_name, devices))
+        self._changed(node_name)
+
+    def devices_of(self, uid: str) -> Sequence[int]:
+        """The numbers of the GPUs of which a pod has shares on its node."""
+        node = self._nodes.get(self.place_of(uid))
+        return () if node is None else node.devices.held_by(uid)
+
+    def update_pod(self, pod: PodView) -> None:
+        """A pod that was added is another revision now, which takes the same and has the same labels."""
+        node_name = self._places[pod.uid]
+        node = self._nodes.get(node_name)
+        before = self.neighbours.update(pod)
+        (self._strays[node_name] if node is None else node.pods)[pod.uid] = pod
+        if pod.deleting:
+            self.stopping[pod.uid] = None
+        else:
+            self.stopping.pop(pod.uid, None)
+        self._note(partial(self.update_pod, before))
+
+    def has_lower_priority(self, priority: int) -> bool:
+        """Whether there is a placed pod of lower priority."""
+        return any(known < priority for known in self._priorities)
+
+    # --- nominations ---
+
+    def nominate(self, pod: PodView, node_name: str) -> None:
+        """Hold room on a node for a pod that is not placed yet, against all of no higher priority."""
+        self.withdraw(pod.uid)
+        self._nominated[pod.uid] = node_name
+        self._nominations.setdefault(node_name, {})[pod.uid] = pod
+        self._note(partial(self.withdraw, pod.uid))
+
+    def withdraw(self, uid: str) -> None:
+        """Hold no more room for a pod."""
+        node_name = self._nominated.pop(uid, None)
+        if node_name is None:
+            return
+        held = self._nominations[node_name]
+        pod = held.pop(uid)
+        if not held:
+            del self._nominations[node_name]
+        self._note(partial(self.nominate, pod, node_name))
+        self._changed(node_name)
+
+    def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
+        """The pods for which room is held on a node, by uid."""
+        return self._nominations.get(node_name, _NO_PODS)
+
+    def held_against(self, pod: PodView, node_name: str) -> list[PodView]:
+        """The pods whose room on a node a pod may not take: all for whom it is held but those of lower priority."""
+        nominated = self._nominations.get(node_name)
+        if nominated is None:
+            return []
+        return [other for other in nominated.values() if other.priority >= pod.priority and other.uid != pod.uid]
+
+    def nomination_of(self, uid: str) -> str:
+        """The name of the node on which room is held for a pod; '' if on none."""
+        return self._nominated.get(uid, "")
+
+    # --- undoing ---
+
+    def begin(self) -> list[Callable[[], None]] | None:
+        """Remember changes from now on, to be undone; what was remembered before is handed out."""
+        outer, self._undo, self._is_trial = self._undo, [], True
+        return outer
+
+    def keep(self, outer: list[Callable[[], None]] | None) -> None:
+        """Undo what was remembered since `begin` only with what was remembered before."""
+        assert outer is not None, "what is kept is part of a trial"
+        outer += self._undo or ()
+        self._undo = outer
+
+    def rollback(self, outer: list[Callable[[], None]] | None) -> None:
+        """Undo what was remembered since `begin`, and go on with what was remembered before."""
+        undo, self._undo = self._undo or [], None
+        for step in reversed(undo):
+            step()
+        self._undo, self._is_trial = outer, outer is not None
+
+    def _changed(self, name: str) -> None:
+        self.changes.note(name)
+        if not self._is_trial:
+            self.lasting.note(name)
+
+    def _note(self, undo: Callable[[], None]) -> None:
+        if self._undo is not None:
+            self._undo.append(undo)
+
+
+class WhatIf:
+    """What is done to the nodes in this context is undone at its end, unless it is kept."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._outer: list[Callable[[], None]] | None = None
+        self._is_kept = False
+
+    def __enter__(self) -> "WhatIf":
+        """Begin."""
+        self._outer = self._nodes.begin()
+        return self
+
+    def keep(self) -> None:
+        """Leave all to be undone with what is tried around this."""
+        self._is_kept = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End: undo, or keep."""
+        if self._is_kept:
+            self._nodes.keep(self._outer)
+        else:
+            self._nodes.rollback(self._outer)

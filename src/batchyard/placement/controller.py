@@ -1,0 +1,304 @@
+"""Placement, kube-scheduler's part: binds pods to nodes, makes room for those of higher priority, says why others wait.
+
+One constant key, "the pass". Its rank lets all that is due settle first, so that the pods of a gang are all there. A
+pass tries everybody who is to be tried, in order, each on the cluster as those before left it. Source: kube-scheduler's
+schedule_one.go, framework/preemption/executor.go.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from batchyard.api import well_known
+from batchyard.api.meta import Key, Obj, key_of, with_path
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.placement.exclusive_followers import HeldRoom
+from batchyard.placement.filtering import NO_NODES, Placed, Unplaceable, find_node
+from batchyard.placement.gang import (
+    GangPlaced,
+    GangPreemption,
+    may_have_room,
+    place_claims,
+    place_gang,
+    preempt_for_gang,
+)
+from batchyard.placement.gang_preemption import Occupant, find_swap
+from batchyard.placement.hotswap import Swaps
+from batchyard.placement.index import KINDS, PlacementIndex, pod_key
+from batchyard.placement.preemption import Futile, Preemption, are_mates, awaits_victims, find_preemption, nobody_leaves
+from batchyard.placement.resources import Profile
+from batchyard.placement.units import set_gated, set_placed, set_preempted, set_unplaced
+from batchyard.placement.unschedulable_pods import Asking
+
+PASS: Final = Key("Pass", "", "placement")
+#: As long as the note of an event may be.
+_NOTE_MAX: Final = 1024
+
+
+class PlacementController:
+    """See the module. `profile` is how nodes are preferred for pods that name no scheduler of their own.
+
+    With `hotswap` those who must leave do so whole, and exclusively placed Jobs go where all their pods have room.
+    """
+
+    name = "placement"
+    rank = 12
+    kinds = KINDS
+
+    def __init__(self, profile: Profile = Profile.BALANCED, *, hotswap: bool = False) -> None:
+        self._index = PlacementIndex(profile)
+        #: The room that is held with Hotswap for pods to come.
+        self._held = HeldRoom(self._index.nodes) if hotswap else None
+
+    def has_room_for(
+        self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
+    ) -> bool:
+        """Whether pods would have nodes together as things stand, if others, by uid, left and nodes came."""
+        nodes = self._index.nodes
+        with nodes.what_if():
+            for uid in without:
+                nodes.remove_pod(uid)
+            for view in with_nodes:
+                nodes.set_node(view)
+            return isinstance(place_gang(pods, nodes, self._index.profile_of(pods[0])), GangPlaced)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pass, if there is somebody to try."""
+        return (PASS,) if self._index.observe(event) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """One pass."""
+        self._index.recover(reader)
+        swaps = None if self._held is None else Swaps(self._index.nodes, self._held, reader, now)
+        this_pass = _Pass(self._index, reader, now, swaps)
+        waiting = self._index.waiting
+        waiting.start()
+        while unit := waiting.next_unit():
+            this_pass.try_unit(unit)
+        this_pass.tell_the_rest()
+        return this_pass.outcome
+
+
+class _Pass:
+    """One pass: what was decided so far, as writes."""
+
+    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, swaps: Swaps | None) -> None:
+        self._index = index
+        self._swaps = swaps
+        self._nodes = index.nodes
+        self._reader = reader
+        self._now = now
+        #: What units that fit nowhere were told, by what they ask for: nothing in a pass makes room for later ones.
+        self._failures: dict[Asking, Sequence[str]] = {}
+        self._leaving: dict[str, None] = {}
+        self.outcome = Outcome(independent=True)
+
+    def try_unit(self, unit: Sequence[PodView]) -> None:
+        """Place a pod by itself or a gang as a whole, or make room, or let them wait."""
+        line = self._index.waiting.line_for(unit)
+        known = self._failures.get(line)
+        if known is not None:
+            self._park(unit, [pod.unplaced or message for pod, message in zip(unit, known, strict=True)])
+            return
+        if self._swaps is not None:
+            messages = self._try_whole(unit, self._swaps)
+        else:
+            messages = self._try_pod(unit[0]) if len(unit) == 1 else self._try_gang(unit)
+        if messages:
+            self._failures[line] = messages
+
+    def _try_pod(self, pod: PodView) -> Sequence[str]:
+        """Place a pod, or make room for it; else what it was told."""
+        placement = find_node(pod, self._nodes, self._index.profile_of(pod))
+        if isinstance(placement, Placed):
+            self._bind(pod, placement.node)
+            return ()
+        preemption = find_preemption(pod, self._nodes, placement.obstacles)
+        if isinstance(preemption, Preemption):
+            self._make_room(pod, placement, preemption)
+            return ()
+        return self._park((pod,), [_told(placement, preemption)], keeps_room=preemption.is_under_way)
+
+    def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
+        """Place all the pods of a gang, or make room for all of them; else what they were told."""
+        profile = self._index.profile_of(pods[0])
+        if self._is_hopeless(pods, profile):
+            keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
+            return self._park(pods, [pod.unplaced for pod in pods], keeps_room=keeps_room)
+        placement = place_gang(pods, self._nodes, profile)
+        if isinstance(placement, GangPlaced):
+            self._bind_all(pods, placement.nodes)
+            return ()
+        stuck, why = placement
+        preemption = preempt_for_gang(pods, self._nodes, profile)
+        if isinstance(preemption, GangPreemption):
+            for pod in pods:
+                self._reserve(pod, preemption.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+            self._index.waiting.park(pods)
+            for victim, preemptor in preemption.victims:
+                self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
+            return ()
+        message = _told(why, preemption)
+        return self._park(pods, [_told_to(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way)
+
+    def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
+        """With Hotswap: place pods, leaders with room for their followers, or let others leave whole for them."""
+        profile = self._index.profile_of(pods[0])
+        if len(pods) > 1 and self._is_hopeless(pods, profile):
+            self._index.waiting.park(pods)
+            return [pod.unplaced for pod in pods]
+        claims = swaps.claims_of(pods)
+        placement = place_claims(claims, self._nodes, profile)
+        if isinstance(placement, GangPlaced):
+            self._bind_all(pods, placement.nodes)
+            swaps.hold(claims, placement.nodes)
+            return ()
+        stuck, why = placement
+        if len(pods) == 1 and not (stuck.gang or claims[0].topology_key):
+            preemption = find_preemption(stuck, self._nodes, why.obstacles)
+            if isinstance(preemption, Preemption) and not any(victim.gang for victim in preemption.victims):
+                self._make_room(stuck, why, preemption)
+                return ()
+        swap = find_swap(claims, self._nodes, swaps.occupant_of, profile)
+        if swap is None:
+            swaps.hold(claims, {})
+            message = _told(why, self._why_nobody_leaves(stuck, why))
+            return self._park(pods, [_told_to(pod, stuck, message) for pod in pods])
+        for pod in pods:
+            self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+        swaps.hold(claims, swap.nodes)
+        self._index.waiting.park(pods)
+        most_important = max(pods, key=lambda pod: pod.priority)
+        for victim in swap.victims:
+            self._let_leave(victim, most_important, swaps)
+        return ()
+
+    def _make_room(self, pod: PodView, why: Unplaceable, preemption: Preemption) -> None:
+        """Hold room for a pod, and let those leave who are there."""
+        self._reserve(pod, preemption.node, why.message())
+        self._index.waiting.park((pod,))
+        for victim in preemption.victims:
+            self._evict(victim, pod, preemption.node)
+
+    def tell_the_rest(self) -> None:
+        """Write that pods are gated, or have a node, where their status says otherwise."""
+        for pod in list(self._index.untold.values()):
+            obj = self._current(pod)
+            if obj is None or pod.uid in self._leaving:
+                continue
+            told = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
+            if told is obj:
+                del self._index.untold[pod.uid]
+            else:
+                self.outcome.writes.append(UpdateStatus(told))
+
+    def _why_nobody_leaves(self, stuck: PodView, why: Unplaceable) -> Futile:
+        """As kube-scheduler says it; but others may leave for this pod where they do not for all of its gang."""
+        found = find_preemption(stuck, self._nodes, why.obstacles)
+        if isinstance(found, Futile) and not found.is_under_way:
+            return found
+        return nobody_leaves(why.obstacles, len(self._nodes))
+
+    def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
+        """Whether a gang that was told why it waits still lacks room at the first look."""
+        return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
+
+    def _bind_all(self, pods: Sequence[PodView], places: Mapping[str, str]) -> None:
+        """Bind pods in the order in which their places were found, so that each gets what it found of its node."""
+        by_uid = {pod.uid: pod for pod in pods}
+        for uid, node_name in places.items():
+            if uid in by_uid:
+                self._bind(by_uid[uid], node_name)
+
+    def _bind(self, pod: PodView, node_name: str) -> None:
+        obj = self._current(pod)
+        if obj is None:
+            self._index.waiting.drop(pod.uid)
+            return
+        self._nodes.withdraw(pod.uid)
+        self._index.assume(pod, node_name)
+        told = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+        self.outcome.add(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))), [told])
+
+    def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
+        """Hold room for a pod until it is free. Who is of lower priority must look for room elsewhere."""
+        for other in list(self._nodes.nominated_to(node_name).values()):
+            if other.priority < pod.priority and not are_mates(pod, other):
+                self._nodes.withdraw(other.uid)
+                self._index.waiting.activate(other.uid)
+        self._index.nominate(pod, node_name)
+        self._tell(pod, message, node_name)
+
+    def _let_leave(self, victim: Occupant, preemptor: PodView, swaps: Swaps) -> None:
+        """A Workload leaves, or a pod that belongs to none."""
+        workload = swaps.evict(victim, preemptor, self.outcome)
+        if workload is not None:
+            self._index.condemn(key_of(workload), workload["metadata"]["uid"], preemptor)
+            return
+        for pod in victim.pods:
+            self._evict(pod, preemptor, pod.node_name)
+
+    def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
+        if victim.deleting or victim.uid in self._leaving:
+            return
+        self._leaving[victim.uid] = None
+        self._index.condemn(pod_key(victim), victim.uid, preemptor)
+        obj = self._current(victim)
+        if obj is None or not obj["spec"].get("nodeName"):
+            return  # bound in this very pass: the next one asks it to leave
+        told = set_preempted(obj, preemptor.scheduler, self._now)
+        if told is not obj:
+            self.outcome.writes.append(UpdateStatus(told))
+        message = f"Preempted by pod {preemptor.uid} on node {node_name}"
+        gone = Delete(pod_key(victim), uid=victim.uid)
+        self.outcome.add(gone, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
+
+    def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
+        """They wait until something changes that can help them; the messages."""
+        for pod, message in zip(pods, messages, strict=True):
+            if not keeps_room:
+                self._nodes.withdraw(pod.uid)
+            self._tell(pod, message, self._nodes.nomination_of(pod.uid))
+        self._index.waiting.park(pods)
+        return messages
+
+    def _tell(self, pod: PodView, message: str, nominated: str) -> None:
+        obj = None if (message, nominated) == (pod.unplaced, pod.nominated) else self._current(pod)
+        if obj is None:
+            return
+        told = set_unplaced(obj, message, nominated, self._now)
+        note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+        is_news = message != pod.unplaced
+        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_news else []
+        if told is not obj:
+            self._index.expect(pod)
+            self.outcome.add(UpdateStatus(told), events)
+        else:
+            self.outcome.events += events
+
+    def _current(self, pod: PodView) -> Obj | None:
+        """The pod's object; None if it is gone."""
+        obj = self._reader.get(pod_key(pod))
+        return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
+
+
+def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
+    """A pod on a node; shares of GPUs are told as annotations of bindings are, in the same write."""
+    bound = with_path(pod, ("spec", "nodeName"), node_name)
+    if not gpus:
+        return bound
+    return with_path(bound, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpus)))
+
+
+def _told(why: Unplaceable, preemption: Futile) -> str:
+    """Why a pod fits nowhere, and why nobody leaves for it."""
+    message = why.message()
+    return message if message == NO_NODES else f"{message} {preemption.message}"
+
+
+def _told_to(pod: PodView, stuck: PodView, message: str) -> str:
+    """What a pod of a gang is told: those unlike the one that has no place may have one themselves."""
+    return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"

@@ -1,0 +1,300 @@
+"""Gangs: pods that are placed together or not at all, so that two gangs never wait for each other's halves.
+
+Pods of a gang are placed one after the other on the cluster as the ones before left it. Those go first that find a
+place hardest: who may make nobody leave, or only those of low priority, then who needs most. Each makes only those of
+lower priority than its own leave, though the gang stands in line by its most important pod: else who left for the
+least important would come back for its place.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.meta import Obj, with_metadata, with_path
+from batchyard.api.views.pods import PodShape, PodView, pod_view
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import Unplaceable, find_obstacle, find_obstacles, pick_node
+from batchyard.placement.node_filters import Obstacle
+from batchyard.placement.node_info import Node
+from batchyard.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption
+from batchyard.placement.resources import NOTHING, Profile, less_held
+
+
+class GangPlaced(NamedTuple):
+    """Where the pods of a gang go, by uid."""
+
+    nodes: Mapping[str, str]
+
+
+class GangStuck(NamedTuple):
+    """The first pod of a gang for which there is no place, and why."""
+
+    pod: PodView
+    why: Unplaceable
+
+
+class GangPreemption(NamedTuple):
+    """Where the pods of a gang go, by uid, once the victims have left; each victim with the pod it leaves for."""
+
+    nodes: Mapping[str, str]
+    victims: Sequence[tuple[PodView, PodView]]
+
+
+def place_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+    """Where all the pods of a gang go. Room that is held for some of them is theirs."""
+    with nodes.what_if():
+        found, stuck = _place_in_turn(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
+        if stuck is not None:
+            return GangStuck(stuck, Unplaceable(find_obstacles(stuck, nodes)))
+    return GangPlaced(found)
+
+
+def preempt_for_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPreemption | Futile:
+    """Who leaves so that all the pods of a gang fit; nobody if that does not make room for all."""
+    if any(awaits_victims(pod, nodes) for pod in pods):
+        return UNDER_WAY
+    victims: list[tuple[PodView, PodView]] = []
+    futile: dict[str, Futile] = {}
+
+    def pick(pod: PodView) -> str:
+        name = pick_node(pod, nodes, profile)
+        if name:
+            return name
+        preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
+        if isinstance(preemption, Futile):
+            futile[pod.uid] = preemption
+            return ""
+        for victim in preemption.victims:
+            nodes.remove_pod(victim.uid)
+            victims.append((victim, pod))
+        return preemption.node
+
+    with nodes.what_if():
+        found, stuck = _place_in_turn(pods, nodes, pick)
+    return GangPreemption(found, victims) if stuck is None else futile[stuck.uid]
+
+
+def in_order(pods: Sequence[PodView]) -> list[PodView]:
+    """The order in which the pods of a gang are placed."""
+    return sorted(pods, key=_by_need)
+
+
+def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bool:
+    """Whether the nodes have room enough for the pods of each kind, counted without the others.
+
+    A cheap look that never says no to a gang that fits, or could make room for itself. Those who were asked to leave
+    for it are awaited before others are asked.
+    """
+    may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
+    wanted: dict[tuple[PodShape, int, bool], list[PodView]] = {}
+    for pod in pods:
+        wanted.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
+    return all(_may_fit(alike, nodes, profile, kind[2]) for kind, alike in wanted.items())
+
+
+def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preempt: bool) -> bool:
+    """Whether so many pods of a kind may fit, maybe in place of others of lower priority."""
+    pod, count = alike[0], len(alike)
+    may_ask = may_preempt and nodes.has_lower_priority(pod.priority)
+    obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
+    for name in obstacles if may_ask else nodes.shortlists.of(pod.shape, profile).scores:
+        node = nodes.get(name)
+        if node is None or obstacles[name] is not None:
+            continue
+        left, more = node.left, node.taken_below(pod.priority) if may_ask else NOTHING
+        held = [other for other in nodes.held_against(pod, name) if other.gang != pod.gang]
+        if held:
+            more = less_held(more, held)
+        count -= max(0, min([(left.get(r, 0) + more.get(r, 0)) // amount for r, amount in pod.requests]))
+        if count <= 0:
+            return True
+    return False
+
+
+def _place_in_turn(
+    pods: Sequence[PodView], nodes: Nodes, pick: Callable[[PodView], str]
+) -> tuple[dict[str, str], PodView | None]:
+    """Add pods to the nodes picked for them: where each went, and the first for which there is none."""
+    found: dict[str, str] = {}
+    for pod in pods:
+        nodes.withdraw(pod.uid)
+    left = in_order(pods)
+    while left:
+        late = []
+        for pod in left:
+            name = pick(pod)
+            if name:
+                nodes.add_pod(pod, name)
+                found[pod.uid] = name
+            elif pod.shape.affinity:
+                late.append(pod)  # those it must be near may come yet
+            else:
+                return found, pod
+        if len(late) == len(left):
+            return found, late[0]
+        left = late
+    return found, None
+
+
+def _by_need(pod: PodView) -> tuple[bool, int, int, int, int, str]:
+    """For whom others leave, then what few nodes have (extended resources), then cpu and memory, then name."""
+    rare = sum(amount for resource, amount in pod.requests if "/" in resource)
+    return pod.may_preempt, pod.priority, -rare, -pod.shape.cpu, -pod.shape.memory, pod.key
+
+
+# --- claims ---
+#
+# What the pods of a gang claim: a node each; or a whole domain, for the leader of a Job that is to be alone in it.
+#
+# Of an exclusively placed Job only the leader exists until it has a node. Here it is placed with stand-ins for the pods
+# that will follow it, so that it never goes where there is no room for them. Source: the webhooks of JobSet, for what
+# followers ask of a node (batchyard.jobs.jobset.exclusive_placement).
+
+
+_TOO_SMALL: Final = Obstacle(("node(s) were in a domain without room for the whole Job",), may_yield=True)
+
+
+class Claim(NamedTuple):
+    """Pods that go to one domain together: one that is there, and stand-ins."""
+
+    pods: Sequence[PodView]
+    #: The label of nodes whose values are the domains; '': every node is one.
+    topology_key: str = ""
+
+    @property
+    def leader(self) -> PodView:
+        """The pod that is there."""
+        return self.pods[0]
+
+
+def stand_ins(leader: Obj, count: int) -> list[PodView]:
+    """So many pods that ask of a node what the followers of a leader will ask."""
+    metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
+    pods = []
+    for number in range(1, count + 1):
+        own = {"name": f"{metadata['name']}+{number}", "uid": f"{metadata['uid']}+{number}"}
+        pods.append(pod_view({**with_metadata(leader, **own), "spec": spec}))
+    return pods
+
+
+def domains_of(claim: Claim, nodes: Nodes) -> list[list[Node]]:
+    """The nodes to which the pods of a claim may go as far as labels and taints say, by domain, in order of name."""
+    obstacles = nodes.shortlists.reach(claim.leader.shape.rules).obstacles
+    open_nodes = [node for node in nodes if obstacles[node.name] is None]
+    if not claim.topology_key:
+        return [[node] for node in open_nodes]
+    domains: dict[str, list[Node]] = {}
+    for node in open_nodes:
+        value = node.view.labels.get(claim.topology_key)
+        if value is not None:
+            domains.setdefault(value, []).append(node)
+    return [domains[value] for value in sorted(domains)]
+
+
+def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | None:
+    """Where in a domain the pods of a claim go, by uid; None if they do not all fit.
+
+    They are alike but for the leader, who asks for more: where one found no room the next finds none.
+    """
+    seats: dict[str, str] = {}
+    left = iter(domain)
+    node = next(left, None)
+    with nodes.what_if():
+        for pod in claim.pods:
+            while node is not None and find_obstacle(pod, node, nodes) is not None:
+                node = next(left, None)
+            if node is None:
+                return None
+            nodes.add_pod(pod, node.name)
+            seats[pod.uid] = node.name
+    return seats
+
+
+def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
+    """Where the pods of a claim go in the first domain in which they all fit; None if there is none."""
+    for domain in domains_of(claim, nodes):
+        seats = fit(claim, domain, nodes)
+        if seats is not None:
+            return seats
+    return None
+
+
+def seat(claim: Claim, seats: Mapping[str, str], nodes: Nodes) -> None:
+    """Count the pods of a claim as placed."""
+    for pod in claim.pods:
+        nodes.add_pod(pod, seats[pod.uid])
+
+
+def withdraw(claims: Sequence[Claim], nodes: Nodes) -> None:
+    """Hold no more room for claims."""
+    for claim in claims:
+        for pod in claim.pods:
+            nodes.withdraw(pod.uid)
+
+
+def in_turn(claims: Sequence[Claim]) -> list[Claim]:
+    """The order in which claims are settled: large Jobs first, for any place they leave does for a smaller one."""
+    by_leader = {claim.leader.uid: claim for claim in claims}
+    ordered = [by_leader[leader.uid] for leader in in_order([claim.leader for claim in claims])]
+    return sorted(ordered, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
+
+
+def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+    """Where all the pods of a gang go, stand-ins included. Room that is held for all of them is theirs."""
+    held = held_for(claims, nodes)
+    with nodes.what_if():
+        withdraw(claims, nodes)
+        if are_free(held, claims, nodes):
+            return GangPlaced(held)
+        return _claims_place_in_turn(in_turn(claims), nodes, profile)
+
+
+def held_for(claims: Sequence[Claim], nodes: Nodes) -> dict[str, str]:
+    """Where room is held for the pods of claims, by uid; '' where it is not."""
+    return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
+
+
+def are_free(seats: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) -> bool:
+    """Whether all the pods of claims can go there."""
+    with nodes.what_if():
+        for claim in claims:
+            for pod in claim.pods:
+                node = nodes.get(seats[pod.uid])
+                if node is None or find_obstacle(pod, node, nodes) is not None:
+                    return False
+                nodes.add_pod(pod, node.name)
+    return True
+
+
+def _claims_place_in_turn(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+    found: dict[str, str] = {}
+    for claim in claims:
+        if not claim.topology_key:
+            continue
+        seats = first_fit(claim, nodes)
+        if seats is None:
+            return GangStuck(claim.leader, _why_not(claim.leader, nodes))
+        seat(claim, seats, nodes)
+        found |= seats
+    placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
+    return GangPlaced({**found, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
+
+
+def _why_not(leader: PodView, nodes: Nodes) -> Unplaceable:
+    obstacles = find_obstacles(leader, nodes)
+    return Unplaceable({node.name: obstacles.get(node.name, _TOO_SMALL) for node in nodes})
+
+
+def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A leader's spec without the terms that keep the pods of other Jobs away: followers have none."""
+    for field in ("podAffinity", "podAntiAffinity"):
+        terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
+        if terms:
+            kept = [term for term in terms if not _is_exclusion(term)]
+            spec = with_path(spec, ("affinity", field, well_known.REQUIRED), kept or None)
+    return spec
+
+
+def _is_exclusion(term: Mapping[str, Any]) -> bool:
+    expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
+    return any(expression["key"] == well_known.JOB_KEY for expression in expressions)

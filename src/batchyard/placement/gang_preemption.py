@@ -1,0 +1,236 @@
+"""Hotswap: who leaves so that a gang of higher priority gets the nodes, or the whole domains, that it lacks.
+
+Who leaves does so whole: all pods of a Workload, or a pod that belongs to none. Nobody leaves for an equal or lower
+priority. Those who leave already count as gone. What it costs that somebody leaves is the work it loses since its last
+checkpoint, then its size, then its name decides.
+
+If room is held for the gang that is free once they have left, it waits for that. Else its claims
+(batchyard.placement.gang) are settled one after the other, each where that costs least beside those who leave by
+then. Where that makes several leave, it is first tried whether one of those who make room for one claim is enough for
+all; and in the end whoever is not needed stays. So an answer with one is the cheapest; one with several is good, though
+there may be a better one. Only so many places are compared for a claim, and so many of the single ones tried.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.views.pods import PodView
+from batchyard.base.instant import Duration, format_age
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import pick_node
+from batchyard.placement.gang import Claim, are_free, domains_of, first_fit, fit, held_for, in_turn, seat, withdraw
+from batchyard.placement.node_info import Node
+from batchyard.placement.preemption import are_mates, lower_pods
+from batchyard.placement.resources import Profile, find_shortage, freed
+
+#: The reason of the Preempted condition of Workloads that left so.
+HOTSWAP: Final = "Hotswap"
+#: How many places are compared for one claim, and how many are tried who might be enough alone.
+PLACES_MAX: Final = 100
+SINGLES_MAX: Final = 32
+
+
+class Occupant(NamedTuple):
+    """Pods that leave together or not at all."""
+
+    #: `namespace/name` of the Workload, or of the pod that belongs to none.
+    name: str
+    pods: Sequence[PodView]
+    #: The work it loses, in time of pods.
+    lost: Duration
+    #: It was told to leave already: that costs nothing more.
+    is_leaving: bool = False
+
+    @property
+    def priority(self) -> int:
+        """That of its most important pod."""
+        return max([pod.priority for pod in self.pods])
+
+
+class Swap(NamedTuple):
+    """Where the pods of a gang go, by uid and stand-ins included, once these have left, the cheapest first."""
+
+    nodes: Mapping[str, str]
+    victims: Sequence[Occupant]
+
+
+OccupantOf: TypeAlias = Callable[[PodView], Occupant | None]
+"""The occupant of a pod that is on a node; None if it cannot be made to leave."""
+Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
+
+
+class _Place(NamedTuple):
+    """A place for a claim: where its pods go, and who leaves."""
+
+    seats: Mapping[str, str]
+    occupants: Sequence[Occupant]
+
+
+class _Rival(NamedTuple):
+    """An occupant, and those of its pods that are in a domain."""
+
+    occupant: Occupant
+    inside: list[PodView]
+
+
+def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> Swap | None:
+    """Who leaves for claims that have no place, and where they go then; None if that does not make room for all."""
+    if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
+        return None
+    search = _Search(claims, nodes, occupant_of, profile)
+    swap = search.run()
+    if swap is None or len(swap.victims) < 2:
+        return swap
+    for occupant in sorted(search.singles.values(), key=_cost_of_one)[:SINGLES_MAX]:
+        by_one = search.run({occupant.name: None})
+        if by_one is not None:
+            return by_one
+    return _without_unneeded(swap, search)
+
+
+def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
+    """What a Workload that leaves is told; it begins as all such messages do, so that the preemptor is found."""
+    return (
+        f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
+        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
+        " of work since their last checkpoints"
+    )
+
+
+def cost(occupants: Sequence[Occupant]) -> Cost:
+    """What it costs that these leave."""
+    told = [occupant for occupant in occupants if not occupant.is_leaving]
+    return sum([o.lost for o in told]), sum([len(o.pods) for o in told]), sorted([o.name for o in told])
+
+
+class _Search:
+    """One question, asked once for all who may leave and again for some of them only."""
+
+    def __init__(self, claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> None:
+        self._claims = in_turn(claims)
+        self._held = held_for(claims, nodes)
+        self._nodes = nodes
+        self._occupant_of = occupant_of
+        self._profile = profile
+        self._allowed: Mapping[str, None] | None = None
+        #: Those who make room for a claim alone, by name.
+        self.singles: dict[str, Occupant] = {}
+
+    def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
+        """Settle all claims, with these allowed to leave; None: anybody."""
+        self._allowed = allowed
+        with self._nodes.what_if():
+            withdraw(self._claims, self._nodes)
+            for uid in list(self._nodes.stopping):
+                self._nodes.remove_pod(uid)
+            if are_free(self._held, self._claims, self._nodes):
+                return Swap(self._held, ())
+            return self._settle()
+
+    def _settle(self) -> Swap | None:
+        """Settle one claim after the other; those that must be near others of them may have to wait for these."""
+        seats: dict[str, str] = {}
+        victims: dict[str, Occupant] = {}
+        left: Sequence[Claim] = self._claims
+        while left:
+            late = []
+            for claim in left:
+                place = self._best_place(claim)
+                if place is None:
+                    late.append(claim)
+                    continue
+                self._take(claim, place)
+                seats |= place.seats
+                victims.update({occupant.name: occupant for occupant in place.occupants if not occupant.is_leaving})
+            if len(late) == len(left):
+                return None
+            left = late
+        return Swap(seats, sorted(victims.values(), key=_cost_of_one))
+
+    def _take(self, claim: Claim, place: _Place) -> None:
+        for occupant in place.occupants:
+            for pod in occupant.pods:
+                self._nodes.remove_pod(pod.uid)
+        seat(claim, place.seats, self._nodes)
+
+    def _best_place(self, claim: Claim) -> _Place | None:
+        if claim.topology_key:
+            seats = first_fit(claim, self._nodes)
+        else:
+            name = pick_node(claim.leader, self._nodes, self._profile)
+            seats = {claim.leader.uid: name} if name else None
+        return self._cheapest_place(claim) if seats is None else _Place(seats, ())
+
+    def _cheapest_place(self, claim: Claim) -> _Place | None:
+        """The place where it costs least that others leave."""
+        places: list[_Place] = []
+        for domain in domains_of(claim, self._nodes):
+            place = self._cleared(claim, domain)
+            if place is not None:
+                places.append(place)
+                self.singles.update(
+                    {occupant.name: occupant for occupant in place.occupants if len(place.occupants) == 1}
+                )
+            if len(places) == PLACES_MAX:
+                break
+        return min(places, key=lambda place: cost(place.occupants), default=None)
+
+    def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
+        """A domain once those have left who must; None if that does not help."""
+        if not any(_can_be_cleared(node, claim.leader) for node in domain):
+            return None
+        rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.occupant), reverse=True)
+        seats = self._fit_without(rivals, claim, domain) if rivals else None
+        if seats is None:
+            return None
+        for rival in list(rivals):
+            rest = [other for other in rivals if other is not rival]
+            spared = self._fit_without(rest, claim, domain)
+            if spared is not None:
+                rivals, seats = rest, spared
+        return _Place(seats, [rival.occupant for rival in rivals])
+
+    def _rivals_in(self, domain: Sequence[Node], claimant: PodView) -> list[_Rival]:
+        """Those in a domain who may be made to leave for a pod."""
+        rivals: dict[str, _Rival] = {}
+        for node in domain:
+            for pod in node.pods.values():
+                is_lower = pod.priority < claimant.priority and not are_mates(claimant, pod)
+                occupant = self._occupant_of(pod) if is_lower else None
+                if occupant is not None and self._may_leave(occupant, claimant):
+                    rivals.setdefault(occupant.name, _Rival(occupant, [])).inside.append(pod)
+        return list(rivals.values())
+
+    def _may_leave(self, occupant: Occupant, claimant: PodView) -> bool:
+        if occupant.is_leaving:
+            return True
+        is_allowed = self._allowed is None or occupant.name in self._allowed
+        return is_allowed and claimant.may_preempt and occupant.priority < claimant.priority
+
+    def _fit_without(self, rivals: Sequence[_Rival], claim: Claim, domain: Sequence[Node]) -> Mapping[str, str] | None:
+        """Where the pods of a claim go once these have left the domain."""
+        with self._nodes.what_if():
+            for rival in rivals:
+                for pod in rival.inside:
+                    self._nodes.remove_pod(pod.uid)
+            return fit(claim, domain, self._nodes)
+
+
+def _can_be_cleared(node: Node, claimant: PodView) -> bool:
+    """A quick look: whether there would be room for a pod if all of lower priority left the node."""
+    lower = lower_pods(claimant, node)
+    if not lower or claimant.shape.host_ports:
+        return bool(lower)
+    return find_shortage(claimant.shape, node, freed(lower)) is None
+
+
+def _without_unneeded(swap: Swap, search: _Search) -> Swap:
+    """The same with those spared, the dearest first, without whom it would do as well."""
+    for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
+        allowed = {occupant.name: None for occupant in swap.victims if occupant.name != victim.name}
+        swap = search.run(allowed) or swap
+    return swap
+
+
+def _cost_of_one(occupant: Occupant) -> Cost:
+    return cost((occupant,))

@@ -1,0 +1,230 @@
+"""Hotswap, its first half: the pods of gangs whose node is lost are failed and removed as soon as that is known.
+
+Without it they stay for the five minutes that pods tolerate it, and then until the node is gone or back, since nobody
+else can end them; only then does their Job fail and the gang start anew. This does at once what an administrator does
+with the taint out-of-service. The other half, to find the gang another place, is placement's
+(batchyard.placement.hotswap).
+
+Nodes and pods are heard of apart from each other. So a pod that was placed on a node after that was lost, or just now
+on one that is not known, is left alone for a moment: whoever placed it knew of a node that is back, or new. Kubernetes
+places pods on a node that is back while that still has the taint that drives out, which all tolerate for five minutes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, annotation, key_of, label
+from batchyard.api.times import parse_time
+from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.api.views.checkpoints import checkpoint_interval, lost_work, running_since
+from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.pods import PodView
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.jobs.jobset.exclusive_placement import is_leader
+from batchyard.nodes import conditions as nodes
+from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.exclusive_followers import HeldRoom, missing_followers
+from batchyard.placement.gang import Claim, stand_ins
+from batchyard.placement.gang_preemption import HOTSWAP, Occupant, message
+from batchyard.placement.index import pod_key
+from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle as swaps_lifecycle
+
+#: How much later than of a pod one may hear of its node.
+HEARD_WITHIN: Final = 10 * SECOND
+BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class Hotswap:
+    """See the module."""
+
+    name = "hotswap"
+    rank = 0
+    kinds = (scheme.NODE, scheme.POD)
+
+    def __init__(self) -> None:
+        self._pods = PodsByNode()
+        #: The nodes there are, each with whether it is lost.
+        self._lost: dict[str, bool] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pods of a node that is lost, and a pod that changes on one."""
+        key, new = event.key, None if event.type is _DELETED else event.obj
+        if key.kind == scheme.POD:
+            self._pods.observe(key, event.old, new)
+            return (key,) if new is not None and self._may_be_lost(lifecycle.node_of(new)) else ()
+        was_lost = self._lost.pop(key.name, True)
+        if new is not None:
+            self._lost[key.name] = is_lost(new)
+        return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Fail a pod of a gang if its node is lost, and remove it when that is written."""
+        pod = reader.get(key)
+        name = "" if pod is None else lifecycle.node_of(pod)
+        if pod is None or not name or not _is_of_gang(pod):
+            return Outcome()
+        node = reader.get(Key(scheme.NODE, "", name))
+        if (node is not None and not is_lost(node)) or not _is_left_over(pod):
+            return Outcome()
+        failed = lifecycle.failed(pod, BY_HOTSWAP, now)
+        if failed is not pod and now < (heard := _heard_by(node, pod)):
+            return Outcome(requeue_at=heard)
+        if failed is pod:
+            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+        event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
+        return Outcome([UpdateStatus(failed)], [event])
+
+    def _may_be_lost(self, node: str) -> bool:
+        """Whether a node is lost, or not known."""
+        return bool(node) and self._lost.get(node, True)
+
+
+def _is_of_gang(pod: Obj) -> bool:
+    """Whether a pod is of a Workload, or of a JobSet without a queue: such a JobSet restarts as a whole too."""
+    return bool(annotation(pod, well_known.WORKLOAD) or label(pod, well_known.JOB_SET_UID))
+
+
+def is_lost(node: Obj) -> bool:
+    """Whether nobody hears of a node any more."""
+    return nodes.readiness(node) == "Unknown" or nodes.has_taint(node, well_known.UNREACHABLE)
+
+
+def _heard_by(node: Obj | None, pod: Obj) -> Instant:
+    """When one has heard what whoever placed the pod knew of its node; long since, if that was before it was lost."""
+    placed = lifecycle.scheduled_at(pod)
+    return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
+
+
+def _lost_at(node: Obj, unless_told: Instant) -> Instant:
+    """Since when a lost node has not been heard of, or has had the taint."""
+    ready = find_condition(node, nodes.READY)
+    marks = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
+    marks += [taint.get("timeAdded") for taint in nodes.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
+    return max((parse_time(mark) for mark in marks if mark), default=unless_told)
+
+
+def _is_left_over(pod: Obj) -> bool:
+    """Whether a pod has not ended; or is still to be deleted, since it was failed here or was to go anyway."""
+    if not lifecycle.is_terminal(pod):
+        return True
+    target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
+    is_ours = target is not None and target.get("reason") == BY_HOTSWAP.reason
+    return (is_ours or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
+
+
+# --- swaps ---
+#
+# Hotswap, its second half: what a pass of placement looks up and writes so that a gang gets the place of others.
+#
+# Who leaves is decided in batchyard.core.hotswap. A Workload leaves as Kueue preempts: it is evicted, so its job is
+# suspended, its pods stop, and it queues again.
+
+
+class Swaps:
+    """One pass of placement. Nobody is looked up twice in it."""
+
+    def __init__(self, nodes: Nodes, held: HeldRoom, reader: Reader, now: Instant) -> None:
+        held.refresh(reader)
+        self._held = held
+        self._nodes = nodes
+        self._reader = reader
+        self._now = now
+        #: By gang, or by the uid of a pod without one.
+        self._occupants: dict[str, Occupant | None] = {}
+        self._gangs: dict[str, list[PodView]] = {}
+
+    def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
+        """What waiting pods claim: a leader a whole domain, for all pods of its Job that are not there yet."""
+        return [self._claim_of(pod) for pod in pods]
+
+    def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
+        """Hold room for all who will follow the leaders of claims; without seats, for nobody."""
+        self._held.hold(claims, seats)
+
+    def occupant_of(self, pod: PodView) -> Occupant | None:
+        """With whom a pod leaves, and what that costs; None if it cannot be made to leave."""
+        key = pod.gang or pod.uid
+        if key not in self._occupants:
+            self._occupants[key] = self._of_gang(pod) if pod.gang else self._occupant(pod.key, (pod,))
+        return self._occupants[key]
+
+    def evict(self, occupant: Occupant, preemptor: PodView, outcome: Outcome) -> Obj | None:
+        """Evict the Workload of an occupant; None if it is a pod without one, which is to be deleted instead."""
+        pod = occupant.pods[0]
+        self._occupants[pod.gang or pod.uid] = occupant._replace(is_leaving=True)
+        victim = self._workload_of(pod) if pod.gang else None
+        if victim is None:
+            return None
+        by = self._workload_of(preemptor) if preemptor.gang else None
+        name, uid, job_uid = preemptor.key, preemptor.uid, ""
+        if by is not None:
+            view = workload_view(by)
+            name, uid, job_uid = view.key, view.uid, view.job_uid
+        told = message(name, uid, job_uid, occupant)
+        evicted = swaps_lifecycle.evict(
+            victim, reason=r.EVICTED_BY_PREEMPTION, message=told, now=self._now, preempted=HOTSWAP
+        )
+        events = _events(key_of(victim), told, pod_key(preemptor) if by is None else key_of(by))
+        outcome.add(UpdateStatus(evicted), events)
+        return victim
+
+    # --- what is looked up ---
+
+    def _claim_of(self, pod: PodView) -> Claim:
+        obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
+        topology_key = None if obj is None else annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
+        if obj is None or not topology_key or not is_leader(obj) or annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
+            return Claim((pod,))
+        return Claim((pod, *stand_ins(obj, missing_followers(obj, self._reader))), topology_key)
+
+    def _of_gang(self, pod: PodView) -> Occupant | None:
+        workload = self._workload_of(pod)
+        if workload is None or swaps_lifecycle.is_finished(workload):
+            return None
+        if not self._gangs:
+            for node in self._nodes:
+                for other in node.pods.values():
+                    self._gangs.setdefault(other.gang, []).append(other)
+        pods = self._gangs.get(pod.gang)
+        if pods is None:
+            return None  # bound in this very pass
+        return self._occupant(str(key_of(workload)), pods)._replace(is_leaving=swaps_lifecycle.is_evicted(workload))
+
+    def _occupant(self, name: str, pods: Sequence[PodView]) -> Occupant:
+        return Occupant(name, pods, sum(map(self._lost_work, pods)))
+
+    def _lost_work(self, pod: PodView) -> Duration:
+        obj = self._reader.get(pod_key(pod))
+        started = None if obj is None else running_since(obj)
+        if obj is None or started is None:
+            return 0
+        return lost_work(started, checkpoint_interval(self._with_owners(obj)), self._now)
+
+    def _with_owners(self, pod: Obj) -> Iterable[Obj]:
+        """A pod, its Job, and the JobSet above."""
+        yield pod
+        yield from jobs_above(pod, self._reader.get)
+
+    def _workload_of(self, pod: PodView) -> Obj | None:
+        """The Workload of a pod of a gang."""
+        obj = self._reader.get(pod_key(pod))
+        name = None if obj is None else annotation(obj, well_known.WORKLOAD)
+        return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
+
+
+def _events(victim: Key, told: str, preemptor: Key) -> list[EventRecord]:
+    """What both sides are told."""
+    return [
+        EventRecord(victim, "Normal", "EvictedDueToPreempted", told),
+        EventRecord(victim, "Normal", "Preempted", told),
+        EventRecord(preemptor, "Normal", "PreemptedWorkload", f"Preempted workload {victim}: {told}"),
+    ]

@@ -1,0 +1,211 @@
+"""What placement knows: the nodes with their pods, and who waits. Built from watch events alone.
+
+A pod that was given a node counts there at once (assume); its watch event confirms it. What was written and is not
+confirmed when all writes have landed has failed: `recover` reads it again.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.views.node import node_view
+from batchyard.api.views.ownership import namespace_labels
+from batchyard.api.views.pod_lifecycle import is_terminating
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.resources import Profile
+from batchyard.placement.scheduling_queue import WaitingPods
+from batchyard.placement.units import GATED
+from batchyard.scheduling.workload.lifecycle import is_evicted
+
+KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
+#: The schedulers this one stands for, each with the profile it is known for; None: the cluster's.
+_SCHEDULERS: Final[Mapping[str, Profile | None]] = {
+    "default-scheduler": None,
+    "gke.io/optimize-utilization-scheduler": Profile.OPTIMIZE_UTILIZATION,
+}
+_DELETED: Final = EventType.DELETED
+
+
+class Victim(NamedTuple):
+    """A pod that was asked to leave, or a Workload that was evicted, and the uid of the pod it leaves for."""
+
+    key: Key
+    uid: str
+    preemptor: str
+
+
+class PlacementIndex:
+    """See the module."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self.nodes = Nodes()
+        self.waiting = WaitingPods(self.nodes)
+        #: Pods whose status is to say that they are gated, or that they have a node.
+        self.untold: dict[str, PodView] = {}
+        #: Pods about which something was written, until their watch event comes.
+        self._unconfirmed: dict[str, Key] = {}
+        self._victims: list[Victim] = []
+        self._handlers: dict[str, Callable[[WatchEvent], None]] = {
+            scheme.POD: self._on_pod,
+            scheme.NODE: self._on_node,
+            scheme.NAMESPACE: self._on_namespace,
+            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
+        }
+
+    def observe(self, event: WatchEvent) -> bool:
+        """Take note of a change; whether there is something to do."""
+        self._handlers[event.key.kind](event)
+        return self.waiting.has_work or bool(self.untold) or bool(self._victims)
+
+    def profile_of(self, pod: PodView) -> Profile:
+        """How nodes are preferred for a pod."""
+        return _SCHEDULERS[pod.scheduler] or self._profile
+
+    # --- decisions that count at once ---
+
+    def assume(self, pod: PodView, node_name: str) -> None:
+        """A pod was given a node."""
+        self.waiting.drop(pod.uid)
+        self._place(pod, node_name)
+        self._unconfirmed[pod.uid] = pod_key(pod)
+
+    def nominate(self, pod: PodView, node_name: str) -> None:
+        """Room is held for a pod."""
+        self.nodes.nominate(pod, node_name)
+        self._unconfirmed[pod.uid] = pod_key(pod)
+
+    def expect(self, pod: PodView) -> None:
+        """Something was written about a pod that waits: if that fails, it is tried again."""
+        self._unconfirmed[pod.uid] = pod_key(pod)
+
+    def condemn(self, victim: Key, uid: str, preemptor: PodView) -> None:
+        """A pod or a Workload was asked to leave for a pod."""
+        self._victims.append(Victim(victim, uid, preemptor.uid))
+
+    def recover(self, reader: Reader) -> None:
+        """All that was written has landed: look again at that which did not come true."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        for uid, key in unconfirmed.items():
+            obj = reader.get(key)
+            if obj is None or obj["metadata"].get("uid", "") != uid:
+                self._forget(uid)
+            else:
+                self._sync(pod_view(obj))
+                self.waiting.activate(uid)
+        victims, self._victims = self._victims, []
+        for victim in victims:
+            obj = reader.get(victim.key)
+            if obj is None or obj["metadata"].get("uid") != victim.uid:
+                continue
+            if not (is_terminating(obj) or is_evicted(obj)):
+                self.waiting.activate(victim.preemptor)
+
+    # --- events ---
+
+    def _on_node(self, event: WatchEvent) -> None:
+        if event.type is _DELETED:
+            self.nodes.remove_node(event.key.name)
+        else:
+            self.nodes.set_node(node_view(event.obj))
+
+    def _on_budget(self, event: WatchEvent) -> None:
+        if event.type is _DELETED:
+            self.nodes.budgets.remove(event.key)
+        else:
+            self.nodes.budgets.set(event.obj)
+
+    def _on_namespace(self, event: WatchEvent) -> None:
+        namespaces, name = self.nodes.namespaces, event.key.name
+        before = namespaces.pop(name, None)
+        if event.type is not _DELETED:
+            namespaces[name] = namespace_labels(event.obj)
+        if namespaces.get(name) != before:
+            self.waiting.note_namespaces()
+
+    def _on_pod(self, event: WatchEvent) -> None:
+        view = pod_view(event.obj)
+        self._unconfirmed.pop(view.uid, None)
+        if event.type is _DELETED:
+            self._forget(view.uid)
+        else:
+            self._sync(view)
+
+    def _sync(self, pod: PodView) -> None:
+        """A pod is as it is now."""
+        self.untold.pop(pod.uid, None)
+        if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
+            self._forget(pod.uid)
+        elif pod.node_name:
+            self._on_bound(pod)
+        elif pod.deleting or pod.gated:
+            self._forget(pod.uid)
+            if not pod.deleting and pod.unscheduled != GATED:
+                self.untold[pod.uid] = pod
+        else:
+            self._on_waiting(pod)
+
+    def _on_bound(self, pod: PodView) -> None:
+        if self.waiting.get(pod.uid) is not None:
+            self.waiting.drop(pod.uid)
+            self.nodes.withdraw(pod.uid)
+        self._place(pod, pod.node_name)
+        if pod.unscheduled or pod.nominated:
+            self.untold[pod.uid] = pod
+
+    def _on_waiting(self, pod: PodView) -> None:
+        known = self.waiting.get(pod.uid)
+        self._remove(pod.uid)
+        is_held_as_before = self.nodes.nomination_of(pod.uid) == pod.nominated
+        if not is_held_as_before:
+            self.nodes.withdraw(pod.uid)
+            if pod.nominated:
+                self.nodes.nominate(pod, pod.nominated)
+        if known is not None and is_held_as_before and _asks_for_the_same(pod, known):
+            self.waiting.refresh(pod)
+        else:
+            self.waiting.add(pod)
+
+    def _forget(self, uid: str) -> None:
+        """A pod concerns placement no more."""
+        self._remove(uid)
+        self.untold.pop(uid, None)
+        self.waiting.drop(uid)
+        self.nodes.withdraw(uid)
+
+    def _place(self, pod: PodView, node_name: str) -> None:
+        """A pod is on a node, maybe for long."""
+        known = self.nodes.pod(pod.uid)
+        if known is not None and self.nodes.place_of(pod.uid) == node_name and _asks_for_the_same(pod, known):
+            self.nodes.update_pod(pod)
+            if pod.deleting == known.deleting:
+                return
+        else:
+            if known is not None:
+                self.waiting.note_relabelled(known)
+            self.nodes.add_pod(pod, node_name)
+        self.waiting.note_moved(pod, not pod.deleting)
+
+    def _remove(self, uid: str) -> None:
+        """A pod is on no node."""
+        known = self.nodes.pod(uid)
+        if known is not None:
+            self.nodes.remove_pod(uid)
+            self.waiting.note_moved(known, False)
+
+
+def pod_key(pod: PodView) -> Key:
+    """The key of a pod."""
+    return Key(scheme.POD, pod.namespace, pod.name)
+
+
+def _asks_for_the_same(pod: PodView, known: PodView) -> bool:
+    """Whether two revisions of a pod are placed alike."""
+    return (
+        pod.shape is known.shape
+        and pod.labels == known.labels
+        and (pod.priority, pod.may_preempt, pod.gang) == (known.priority, known.may_preempt, known.gang)
+    )

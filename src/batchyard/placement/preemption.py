@@ -1,0 +1,179 @@
+"""Who must leave so that a pod fits: pods of lower priority on one node, as few and as unimportant as will do.
+
+Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
+defaultpreemption. Whose disruption budget lets nobody go is spared if that is possible at all. Where kube-scheduler
+starts its search at a random node, this one starts at the first by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.views.pods import PodView
+from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.filtering import find_obstacle, is_about_room, tell
+from batchyard.placement.node_filters import Obstacle
+from batchyard.placement.node_info import Node
+from batchyard.placement.resources import find_shortage, less_held
+
+#: How many nodes with victims are compared: a tenth of those that come into question, but so many at least.
+_CANDIDATES_MIN: Final = 100
+_CANDIDATES_PERCENT: Final = 10
+#: Adds up priorities so that more victims weigh more, negative priorities or not.
+_PRIORITY_OFFSET: Final = 2**31
+#: When a pod that the kubelet has not seen is taken to start: after all others.
+_NOT_STARTED: Final = 2**63
+
+_NO_VICTIMS: Final = Obstacle(("No preemption victims found for incoming pod",), may_yield=False)
+_NO_HELP: Final = "Preemption is not helpful for scheduling"
+
+
+class Preemption(NamedTuple):
+    """Who leaves which node for a pod, the most important first."""
+
+    node: str
+    victims: tuple[PodView, ...]
+    #: How many of them leave though their disruption budgets say no.
+    violations: int = 0
+
+
+class Futile(NamedTuple):
+    """Why nobody leaves, in kube-scheduler's words."""
+
+    message: str
+    #: Those who were asked to leave before are still on their way.
+    is_under_way: bool = False
+
+
+_NEVER: Final = Futile("preemption: not eligible due to preemptionPolicy=Never.")
+UNDER_WAY: Final = Futile("preemption: not eligible due to a terminating pod on the nominated node.", is_under_way=True)
+
+
+def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle]) -> Preemption | Futile:
+    """Who leaves for a pod that fits no node because of these obstacles, by node."""
+    if not pod.may_preempt:
+        return _NEVER
+    nominated = obstacles.get(nodes.nomination_of(pod.uid))
+    if nominated is not None and nominated.may_yield and awaits_victims(pod, nodes):
+        return UNDER_WAY
+    potential = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
+    enough = max(len(potential) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
+    candidates: list[Preemption] = []
+    counts: dict[str, int] = {}
+    has_victims = nodes.has_lower_priority(pod.priority)
+    for name in potential:
+        found = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
+        if isinstance(found, Preemption):
+            candidates.append(found)
+            if len(candidates) == enough:
+                break
+        else:
+            for text in found.reasons:
+                counts[text] = counts.get(text, 0) + 1
+    if candidates:
+        return min(candidates, key=_cost)
+    if len(potential) < len(nodes):
+        counts[_NO_HELP] = len(nodes) - len(potential)
+    return Futile(f"preemption: {tell(len(nodes), counts)}")
+
+
+def nobody_leaves(obstacles: Mapping[str, Obstacle], count: int) -> Futile:
+    """What a pod is told for which nobody on any of so many nodes may leave."""
+    potential = sum(obstacle.may_yield for obstacle in obstacles.values())
+    counts = {text: potential for text in _NO_VICTIMS.reasons if potential}
+    if potential < count:
+        counts[_NO_HELP] = count - potential
+    return Futile(f"preemption: {tell(count, counts)}")
+
+
+def awaits_victims(pod: PodView, nodes: Nodes) -> bool:
+    """Whether those who leave for a pod are still on the node on which room is held for it."""
+    node = nodes.get(nodes.nomination_of(pod.uid))
+    return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
+
+
+def importance(pod: PodView) -> tuple[int, int, str]:
+    """The order in which pods are spared: higher priority first, then those that run for longer, then by name."""
+    return -pod.priority, _start(pod), pod.key
+
+
+def lower_pods(pod: PodView, node: Node) -> list[PodView]:
+    """The pods of a node that may be asked to leave for another."""
+    return [other for other in node.pods.values() if other.priority < pod.priority and not are_mates(pod, other)]
+
+
+def are_mates(pod: PodView, other: PodView) -> bool:
+    """Whether two pods are of one gang: none of them leaves for the other."""
+    return bool(pod.gang) and pod.gang == other.gang
+
+
+def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
+    """Who must leave a node; or what is still in the way when all of lower priority have left."""
+    lower = [] if node is None else lower_pods(pod, node)
+    if node is None or not lower:
+        return _NO_VICTIMS
+    held = nodes.held_against(pod, node.name)
+    if not is_about_room([pod, *held], nodes):
+        return _find_by_trial(pod, node, lower, nodes)
+    staying = [other for other in node.pods.values() if other.priority < pod.priority and are_mates(pod, other)]
+    spare = dict(less_held(node.taken_below(pod.priority), [*held, *staying]))
+    shortage = find_shortage(pod.shape, node, spare)
+    if shortage is not None:
+        return shortage
+    victims = []
+    violating, in_turn = _in_turn(lower, nodes)
+    for other in in_turn:
+        less = {resource: spare[resource] - amount for resource, amount in other.requests}
+        if find_shortage(pod.shape, node, {**spare, **less}) is None:
+            spare.update(less)
+        else:
+            victims.append(other)
+    return _preemption(node, victims, violating)
+
+
+def _in_turn(pods: Sequence[PodView], nodes: Nodes) -> tuple[Mapping[str, None], Sequence[PodView]]:
+    """Those of whom too little is left of a budget, by uid, and the order in which all are spared: they come first."""
+    ordered = sorted(pods, key=importance)
+    violating = nodes.budgets.violating(ordered) if nodes.budgets else {}
+    if violating:
+        ordered.sort(key=lambda pod: pod.uid not in violating)
+    return violating, ordered
+
+
+def _preemption(node: Node, victims: Sequence[PodView], violating: Mapping[str, None]) -> Preemption:
+    if not violating:
+        return Preemption(node.name, tuple(victims))
+    violations = sum(victim.uid in violating for victim in victims)
+    return Preemption(node.name, tuple(sorted(victims, key=importance)), violations)
+
+
+def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: Nodes) -> Preemption | Obstacle:
+    """The same by trying it out: all leave, then each comes back if the pod still fits."""
+    victims = []
+    with nodes.what_if():
+        for other in lower:
+            nodes.remove_pod(other.uid)
+        obstacle = find_obstacle(pod, node, nodes)
+        if obstacle is not None:
+            return obstacle
+        violating, in_turn = _in_turn(lower, nodes)
+        for other in in_turn:
+            nodes.add_pod(other, node.name)
+            if find_obstacle(pod, node, nodes) is not None:
+                nodes.remove_pod(other.uid)
+                victims.append(other)
+    return _preemption(node, victims, violating)
+
+
+def _cost(candidate: Preemption) -> tuple[int, int, int, int, int, str]:
+    """What is compared: broken budgets, the highest priority, the sum of all, how many, how late the highest came."""
+    victims = candidate.victims
+    if not victims:
+        return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
+    highest = victims[0].priority
+    earliest = min(_start(victim) for victim in victims if victim.priority == highest)
+    total = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
+    return candidate.violations, highest, total, len(victims), -earliest, candidate.node
+
+
+def _start(pod: PodView) -> int:
+    return _NOT_STARTED if pod.started is None else pod.started

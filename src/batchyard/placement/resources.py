@@ -1,0 +1,115 @@
+"""What a pod takes of a node: whether there is room, what is short, and how well it would be used.
+
+Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
+nodeports. Scores are whole numbers from 0 to 100, cut off as there.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from batchyard.api.views.pods import PODS, PodShape, PodView
+from batchyard.placement.node_filters import Obstacle
+from batchyard.placement.node_info import Node
+
+# --- profile ---
+#
+# How a scheduler prefers nodes: spread over them, or filled one after the other.
+
+
+class Profile(Enum):
+    """GKE's autoscaling profiles, as far as they concern scheduling.
+
+    The second fills nodes (MostAllocated) so that others can go; the first is kube-scheduler's default.
+    """
+
+    BALANCED = "balanced"
+    OPTIMIZE_UTILIZATION = "optimize-utilization"
+
+
+NOTHING: Final[Mapping[str, int]] = {}
+_TOO_MANY: Final = "Too many pods"
+_SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
+_PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
+
+
+def has_room(shape: PodShape, node: Node) -> bool:
+    """Whether a node has all that a pod takes."""
+    left = node.left
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) < amount:
+            return False
+    if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return False
+    return not shape.host_ports or all(map(node.has_port, shape.host_ports))
+
+
+def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHING) -> Obstacle | None:
+    """What a node is short of, with so much set free before; None if there is room.
+
+    On which GPUs room would be set free is not looked at.
+    """
+    if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
+        return _PORTS_TAKEN
+    left, total = node.left, node.view.allocatable
+    short, may_yield = [], True
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) + freed.get(resource, 0) < amount:
+            short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
+            may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
+    if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return Obstacle((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    return Obstacle(tuple(short), may_yield) if short else None
+
+
+def freed(leaving: Iterable[PodView]) -> dict[str, int]:
+    """What pods that leave set free, by resource."""
+    amounts: dict[str, int] = {}
+    for pod in leaving:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) + amount
+    return amounts
+
+
+def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str, int]:
+    """What is set free, less what others hold room for."""
+    amounts = dict(freed)
+    for pod in held:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) - amount
+    return amounts
+
+
+def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:
+    """How a node scores for a pod by its cpu and memory."""
+    total, left = node.view.allocatable, node.left
+    cpu, memory = total.get("cpu", 0), total.get("memory", 0)
+    score = _allocation_score(
+        (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
+    )
+    if shape.cpu or shape.memory:
+        # Pods that request nothing would all gather on the node that is balanced best.
+        cpu_taken, memory_taken = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
+        score += _balance_score(cpu_taken + shape.cpu, cpu, memory_taken + shape.memory, memory)
+    return score
+
+
+def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Profile) -> int:
+    """The mean over cpu and memory of what would be free, or of what would be taken. Each: (taken, total)."""
+    score = counted = 0
+    for taken, total in (cpu, memory):
+        if total:
+            counted += 1
+            if profile is Profile.OPTIMIZE_UTILIZATION:
+                score += min(taken, total) * 100 // total
+            elif taken <= total:
+                score += (total - taken) * 100 // total
+    return score // counted if counted else 0
+
+
+def _balance_score(cpu_taken: int, cpu: int, memory_taken: int, memory: int) -> int:
+    """How alike the shares of cpu and memory would be."""
+    if not cpu or not memory:
+        return 100
+    difference = min(cpu_taken / cpu, 1.0) - min(memory_taken / memory, 1.0)
+    return int((1 - abs(difference / 2)) * 100)

@@ -1,0 +1,94 @@
+"""What decides on the cluster, as it is installed: our operator, or the releases of Kueue and JobSet.
+
+Both are a kustomization of their own, applied and waited for before what they decide about: their kinds must be there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.controller_groups import COSTS, ON_KUBERNETES
+from batchyard.operator_manifests import Scraping, Settings, parts
+from batchyard.provision.kueue_configuration import own_configuration, patches
+from batchyard.provision.model import Collector, Engine, Platform
+from batchyard.provision.yaml_output import dumped, yaml_text
+
+#: Releases whose manifests these platforms were written for: Kueue's serves v1beta2 and stores it.
+KUEUE_VERSION: Final = "v0.19.2"
+JOB_SET_VERSION: Final = "v0.12.0"
+_RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
+_SCRAPING: Final[Mapping[Collector, Scraping]] = {
+    Collector.POD_MONITORING: Scraping.POD_MONITORING,
+    Collector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
+    Collector.NONE: Scraping.NONE,
+}
+_ACCESS: Final = "monitoring-access.yaml"
+#: Where the webhooks of Kueue and JobSet listen, as they are released.
+KUEUE_WEBHOOK_PORT: Final = 9443
+NAMESPACES: Final[Mapping[Engine, str]] = {Engine.BATCHYARD: "batchyard-system", Engine.KUEUE: "kueue-system"}
+
+
+class Deployed(NamedTuple):
+    """A Deployment that must be available before the platform's objects are applied."""
+
+    namespace: str
+    name: str
+
+
+def files(platform: Platform, access: Sequence[Obj] = ()) -> Mapping[str, str]:
+    """The files of the engine's kustomization by their names; `access` are objects for those that monitor it."""
+    found = {_ACCESS: yaml_text(access)} if access else {}
+    if platform.engine is Engine.KUEUE:
+        more = patches(platform)
+        whole = kustomization([*_releases(platform), *found], **({"patches": more} if more else {}))
+        return {"kustomization.yaml": yaml_text([whole]), **found}
+    own = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+    found = {**own, **found}
+    return {"kustomization.yaml": yaml_text([kustomization(list(found))]), **found}
+
+
+def settings_of(platform: Platform) -> Settings:
+    """How our operator is installed: with costs where somebody has a Budget, which it then holds."""
+    said = own_configuration(platform)
+    holds = any(team.budget is not None for team in platform.teams)
+    return Settings(
+        image=image_of(platform),
+        namespace=NAMESPACES[Engine.BATCHYARD],
+        replicas=platform.operator.replicas,
+        controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
+        scraping=_SCRAPING[platform.monitoring.collector],
+        fair_sharing=platform.fair_sharing and not platform.kueue,
+        configuration=dumped(said) if said is not None and platform.kueue else "",
+    )
+
+
+def image_of(platform: Platform) -> str:
+    """The image that is named, else this version's: on Google Cloud in the platform's own repository."""
+    google, image = platform.google, Settings().image
+    if platform.operator.image or google is None:
+        return platform.operator.image or image
+    return f"{platform.region}-docker.pkg.dev/{google.project}/{google.repository}/{image}"
+
+
+def deployed(platform: Platform) -> list[Deployed]:
+    """What the engine runs."""
+    if platform.engine is Engine.KUEUE:
+        return [
+            Deployed("jobset-system", "jobset-controller-manager"),
+            Deployed(NAMESPACES[Engine.KUEUE], "kueue-controller-manager"),
+        ]
+    settings = settings_of(platform)
+    return [Deployed(settings.namespace, settings.name)]
+
+
+def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:
+    """A kustomization of these resources."""
+    return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
+
+
+def _releases(platform: Platform) -> list[str]:
+    """JobSet's first: Kueue looks for its kinds."""
+    return [
+        _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
+        _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),
+    ]

@@ -1,0 +1,82 @@
+"""The images that a platform on GKE needs in its own repositories, and the commands that put them there.
+
+The operator's image is built from the sources of this version, which are rendered as one archive. `spec.google.images`
+adds images of Jobs: copied from another registry, or built from a git repository. Cloud Build and
+`batchyard platform create` run the same commands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchyard.provision.engine import image_of
+from batchyard.provision.model import Engine, Google, Platform
+
+#: The archive of the sources below the rendered folder.
+SOURCES: Final = "build/operator-image.tar.gz"
+#: Where the archive is unpacked, below the rendered folder.
+_UNPACKED: Final = "build/.operator-image"
+#: GKE's nodes; the machine that builds may be another.
+_NODES: Final = "--platform=linux/amd64"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecipe:
+    """One image and the shell lines that build or copy it; `$engine` is docker or podman."""
+
+    reference: str
+    #: What is done, as one sentence without a subject.
+    summary: str
+    lines: Sequence[str]
+
+    @property
+    def short_name(self) -> str:
+        """The image without registry, tag and digest."""
+        return self.reference.rpartition("/")[2].partition(":")[0].partition("@")[0]
+
+    @property
+    def registry(self) -> str:
+        """The host of the registry."""
+        return self.reference.partition("/")[0]
+
+
+def image_recipes(platform: Platform) -> list[ImageRecipe]:
+    """The images to put into the repositories that Terraform makes; none for a cluster that is not made on GKE."""
+    google = platform.google
+    if google is None:
+        return []
+    found = [_operator(image_of(platform))] if builds_operator(platform) else []
+    return found + [_of_jobs(platform, google, index) for index in range(len(google.images))]
+
+
+def builds_operator(platform: Platform) -> bool:
+    """Whether the operator's image is built: the engine is ours, on GKE, and the file names no other image."""
+    return platform.google is not None and platform.engine is Engine.BATCHYARD and not platform.operator.image
+
+
+def _operator(reference: str) -> ImageRecipe:
+    lines = [
+        f"rm -rf {_UNPACKED}",
+        f"mkdir -p {_UNPACKED}",
+        f"tar -xzf {SOURCES} -C {_UNPACKED}",
+        f'"$engine" build {_NODES} --file {_UNPACKED}/deploy/image/Containerfile --tag {reference} {_UNPACKED}',
+        f"rm -rf {_UNPACKED}",
+        f'"$engine" push {reference}',
+    ]
+    return ImageRecipe(reference, f"build {reference} from {SOURCES}, and push it", lines)
+
+
+def _of_jobs(platform: Platform, google: Google, index: int) -> ImageRecipe:
+    image = google.images[index]
+    location = image.location or platform.region
+    repository = image.repository or google.repository
+    reference = f"{location}-docker.pkg.dev/{google.project}/{repository}/{image.name}"
+    if image.copy_from:
+        lines = [
+            f'"$engine" pull {_NODES} {image.copy_from}',
+            f'"$engine" tag {image.copy_from} {reference}',
+            f'"$engine" push {reference}',
+        ]
+        return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
+    lines = [f"\"$engine\" build {_NODES} --tag {reference} '{image.build_from}'", f'"$engine" push {reference}']
+    return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)

@@ -1,0 +1,113 @@
+"""Kueue's Configuration, where a platform says something of it; else that of the release is as it is.
+
+Without a word of it: config/components/manager/controller_manager_config.yaml of Kueue v0.19. Its manager reads the
+file when it starts: a digest of it in the pods' annotations has them replaced when it changes.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.decode import decode
+from batchyard.api.errors import FieldError
+from batchyard.provision.model import Engine, Platform
+from batchyard.provision.yaml_output import dumped
+from batchyard.scheduling.kueue_configuration import decisive, left_aside, not_done
+from batchyard.scheduling.preemption.fair import BOTH
+
+_NAMESPACE: Final = "kueue-system"
+_FILE: Final = "controller_manager_config.yaml"
+_DIGEST: Final = "platform.batchyard.dev/configuration"
+_FRAMEWORKS: Final = (
+    "batch/job",
+    "kubeflow.org/mpijob",
+    "ray.io/rayjob",
+    "ray.io/raycluster",
+    "ray.io/rayservice",
+    "jobset.x-k8s.io/jobset",
+    "workload.codeflare.dev/appwrapper",
+    "trainer.kubeflow.org/trainjob",
+    "pod",
+    "deployment",
+    "statefulset",
+    "leaderworkerset.x-k8s.io/leaderworkerset",
+)
+_RELEASED: Final[Mapping[str, Any]] = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "health": {"healthProbeBindAddress": ":8081"},
+    "metrics": {"bindAddress": ":8443"},
+    "webhook": {"port": 9443},
+    "leaderElection": {"leaderElect": True, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
+    "controller": {
+        "groupKindConcurrency": {
+            "Job.batch": 5,
+            "Pod": 5,
+            "Workload.kueue.x-k8s.io": 10,
+            "LocalQueue.kueue.x-k8s.io": 5,
+            "Cohort.kueue.x-k8s.io": 1,
+            "ClusterQueue.kueue.x-k8s.io": 5,
+            "ResourceFlavor.kueue.x-k8s.io": 1,
+        }
+    },
+    "clientConnection": {"qps": 300, "burst": 500},
+    "integrations": {"frameworks": list(_FRAMEWORKS)},
+}
+#: Kueue's own default, which has to be written where fair sharing is on.
+_STRATEGIES: Final = tuple(each.value for each in BOTH)
+
+
+_HEAD: Final[Mapping[str, Any]] = {field: _RELEASED[field] for field in ("apiVersion", "kind")}
+_PATH: Final = "spec.kueue"
+_KUEUE: Final = "choose engine: kueue"
+
+
+def configuration(platform: Platform) -> Mapping[str, Any] | None:
+    """The whole Configuration of Kueue; None where that of the release is meant."""
+    said = _said(platform)
+    return {**_RELEASED, **said} if said else None
+
+
+def own_configuration(platform: Platform) -> Mapping[str, Any] | None:
+    """What a platform says, as our operator, `batchyard up` and the simulator take it; None where it says nothing."""
+    said = decisive({**_HEAD, **_said(platform)})
+    return said if len(said) > len(_HEAD) else None
+
+
+def configuration_faults(platform: Platform) -> Iterator[FieldError]:
+    """What is wrong with it: what Kueue would not start with, or what our operator does not do where that decides."""
+    if not platform.kueue:
+        return
+    decoded = decode({**_HEAD, **platform.kueue})
+    for fault in decoded.faults:
+        yield fault._replace(path=f"{_PATH}.{fault.path}")
+    if decoded.obj is None or platform.engine is Engine.KUEUE:
+        return
+    for fault in not_done(decoded.obj):
+        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
+    for told in left_aside(decoded.obj):
+        yield FieldError(_PATH, f"our operator does not do {told}", f"leave it out, or {_KUEUE}")
+
+
+def _said(platform: Platform) -> Mapping[str, Any]:
+    said: dict[str, Any] = dict(platform.kueue)
+    if platform.fair_sharing:
+        said["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
+    return said
+
+
+def patches(platform: Platform) -> Sequence[Mapping[str, str]]:
+    """The patches of a kustomization that put it into the manifests of the release."""
+    config = configuration(platform)
+    if config is None:
+        return []
+    text = dumped(config)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    file = _object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_FILE: text}}
+    restarted = {"template": {"metadata": {"annotations": {_DIGEST: digest}}}}
+    manager = _object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": restarted}
+    return [{"patch": dumped(each)} for each in (file, manager)]
+
+
+def _object(version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _NAMESPACE}}

@@ -1,0 +1,213 @@
+"""Priorities, flavors, checks, cohorts and queues."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Obj
+from batchyard.cloud.catalog.nodes import node_template
+from batchyard.cloud.catalog.pools import zones_of
+from batchyard.provision.manifests.rendered import Made, obj_of
+from batchyard.provision.model import AdmissionCheck, Cohort, Flavor, FlavorQuotas, Part, Platform, PriorityClass, Queue
+
+# --- flavors ---
+#
+# What a flavor's nodes have in common: labels and taints of its pools, beside what is said of it.
+#
+# Of the labels that nodes have anyway those count that tell accelerators and the terms on which machines are had; of
+# taints, those that keep pods away, but for the one of queued provisioning, which requests for capacity tolerate.
+
+
+#: Labels of the system that say what nodes are.
+_TELLING: Final = (
+    well_known.ACCELERATOR,
+    well_known.TPU_ACCELERATOR,
+    well_known.TPU_TOPOLOGY,
+    well_known.PROVISIONING,
+)
+_KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
+    """The nodeLabels of a flavor: those all nodes of its pools have, and those it names.
+
+    Where nodes of other pools would have them too, and the flavor is of one pool, its name is among them.
+    """
+    if not flavor.pools:
+        return flavor.node_labels
+    nodes = _nodes(platform)
+    own = [nodes[name] for name in flavor.pools]
+    others = [node for name, node in nodes.items() if name not in flavor.pools]
+    keys = {*_TELLING, *(key for row in platform.node_pools for key in row.get("labels") or ())}
+    common = {key: value for key, value in _labels(own[0]).items() if key in keys}
+    common = {key: value for key, value in common.items() if all(_labels(node).get(key) == value for node in own)}
+    found = {**common, **flavor.node_labels}
+    if len(own) == 1 and any(found.items() <= _labels(node).items() for node in others):
+        found = {**found, well_known.NODE_POOL: flavor.pools[0]}
+    return dict(sorted(found.items()))
+
+
+def node_taints(flavor: Flavor, platform: Platform) -> Sequence[Part]:
+    """The nodeTaints of a flavor: those all nodes of its pools have, and those it names."""
+    if not flavor.pools:
+        return flavor.node_taints
+    nodes = _nodes(platform)
+    own = [nodes[name]["spec"]["taints"] for name in flavor.pools]
+    common = [taint for taint in own[0] if all(taint in taints for taints in own)]
+    named = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
+    kept = [
+        taint
+        for taint in common
+        if taint["effect"] in _KEEPING_AWAY
+        and taint["key"] != well_known.QUEUED
+        and (taint["key"], taint["effect"]) not in named
+    ]
+    return sorted([*kept, *flavor.node_taints], key=lambda taint: (taint["key"], taint["effect"]))
+
+
+def _labels(node: Obj) -> Mapping[str, str]:
+    labels: Mapping[str, str] = node["metadata"]["labels"]
+    return labels
+
+
+def _nodes(platform: Platform) -> Mapping[str, Obj]:
+    """A node of each pool, by the pool's name."""
+    cluster = platform.cluster
+    if cluster is None:
+        return {}
+    pools = [{"metadata": {"name": row["name"]}, "spec": row} for row in platform.node_pools]
+    return {pool["metadata"]["name"]: node_template(pool, zones_of(pool, cluster)[0], cluster) for pool in pools}
+
+
+def priorities(platform: Platform) -> Sequence[Made]:
+    """PriorityClasses of pods, and of Workloads alone."""
+    of_pods = [
+        Made(_priority_class(each, platform), f"spec.priorities[{index}]")
+        for index, each in enumerate(platform.priorities)
+    ]
+    of_workloads = [
+        Made(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
+        for index, each in enumerate(platform.workload_priorities)
+    ]
+    return [*of_pods, *of_workloads]
+
+
+def flavors(platform: Platform) -> Sequence[Made]:
+    """Topologies, and the ResourceFlavors that may name them."""
+    topologies = [
+        Made(
+            obj_of(
+                scheme.TOPOLOGY,
+                platform.name,
+                each.name,
+                spec={"levels": [{"nodeLabel": level} for level in each.levels]},
+            ),
+            f"spec.topologies[{index}]",
+        )
+        for index, each in enumerate(platform.topologies)
+    ]
+    made = [Made(_flavor(each, platform), f"spec.flavors[{index}]") for index, each in enumerate(platform.flavors)]
+    return [*topologies, *made]
+
+
+def checks(platform: Platform) -> Sequence[Made]:
+    """AdmissionChecks, each after the configuration it names."""
+    return [
+        Made(obj, f"spec.admissionChecks[{index}]")
+        for index, check in enumerate(platform.admission_checks)
+        for obj in _check(check, platform)
+    ]
+
+
+def cohorts(platform: Platform) -> Sequence[Made]:
+    """The Cohorts that are listed; those that are only named need no object."""
+    return [Made(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)]
+
+
+def queues(platform: Platform) -> Sequence[Made]:
+    """Every ClusterQueue, with its LocalQueues after it."""
+    return [Made(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
+
+
+def _priority_class(priority: PriorityClass, platform: Platform) -> Obj:
+    return obj_of(
+        scheme.PRIORITY_CLASS,
+        platform.name,
+        priority.name,
+        value=priority.value,
+        globalDefault=priority.is_default,
+        preemptionPolicy=priority.preemption_policy,
+        **_described(priority),
+    )
+
+
+def _workload_priority_class(priority: PriorityClass, platform: Platform) -> Obj:
+    kind = scheme.WORKLOAD_PRIORITY_CLASS
+    return obj_of(kind, platform.name, priority.name, value=priority.value, **_described(priority))
+
+
+def _described(priority: PriorityClass) -> dict[str, Any]:
+    return {"description": priority.description} if priority.description else {}
+
+
+def _flavor(flavor: Flavor, platform: Platform) -> Obj:
+    spec: dict[str, Any] = {
+        "nodeLabels": dict(node_labels(flavor, platform)),
+        "nodeTaints": list(node_taints(flavor, platform)),
+        "tolerations": list(flavor.tolerations),
+        "topologyName": flavor.topology,
+    }
+    kept = {field: value for field, value in spec.items() if value}
+    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=kept)
+
+
+def _check(check: AdmissionCheck, platform: Platform) -> Iterator[Obj]:
+    parameters = check.parameters
+    if check.provisioning is not None:
+        kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
+        yield obj_of(kind.constant, platform.name, check.config, spec=dict(check.provisioning))
+        parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config}
+    named = {"parameters": dict(parameters)} if parameters else {}
+    spec = {"controllerName": check.controller, **named}
+    yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
+
+
+def _cohort(cohort: Cohort, platform: Platform) -> Obj:
+    spec: dict[str, Any] = {}
+    if cohort.parent:
+        spec["parentName"] = cohort.parent
+    if cohort.fair_sharing is not None:
+        spec["fairSharing"] = cohort.fair_sharing
+    if cohort.flavors:
+        spec["resourceGroups"] = _groups(cohort.flavors)
+    return obj_of(scheme.COHORT, platform.name, cohort.name, spec=spec)
+
+
+def _queue(queue: Queue, platform: Platform) -> Iterator[Obj]:
+    spec: dict[str, Any] = {"cohortName": queue.cohort} if queue.cohort else {}
+    spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
+    if queue.admission_checks:
+        spec["admissionChecksStrategy"] = {"admissionChecks": list(queue.admission_checks)}
+    spec["resourceGroups"] = _groups(queue.flavors)
+    yield obj_of(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
+    for local in queue.local_queues:
+        named = {"clusterQueue": queue.name}
+        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local.name, local.namespace, spec=named)
+
+
+def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
+    """The resourceGroups of flavors: those with the same resources are of one group, in the order of the first."""
+    groups: dict[frozenset[str], list[FlavorQuotas]] = {}
+    for flavor in flavors:
+        groups.setdefault(frozenset(flavor.resources), []).append(flavor)
+    return [_group(members) for members in groups.values()]
+
+
+def _group(members: Sequence[FlavorQuotas]) -> Mapping[str, Any]:
+    """A group covers its resources in the order in which the first flavor has them, as all its flavors must."""
+    covered = list(members[0].resources)
+    rows = [
+        {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in covered]}
+        for each in members
+    ]
+    return {"coveredResources": covered, "flavors": rows}

@@ -1,0 +1,44 @@
+"""Prometheus and Grafana in the cluster, in the namespace `monitoring`, if the platform's file enables them.
+
+With `engine: kueue` kube-state-metrics comes with them: our operator serves its metrics of nodes, pods and Jobs itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchyard.api.meta import Obj
+from batchyard.provision.manifests.rendered import Made
+from batchyard.provision.manifests.stack import grafana, prometheus
+from batchyard.provision.manifests.stack import prometheus as kube_state_metrics
+from batchyard.provision.manifests.stack_parts import NAMESPACE, namespace_objects
+from batchyard.provision.model import Engine, Platform
+
+__all__ = ["NAMESPACE", "access_objects", "stack_objects", "stack_requests"]
+
+_PATH: Final = "spec.monitoring.stack"
+
+
+def stack_objects(platform: Platform) -> Sequence[Made]:
+    """All objects, in the order in which they are applied; none unless it is enabled."""
+    stack = platform.monitoring.stack
+    if stack is None:
+        return []
+    objects = [*namespace_objects(platform), *prometheus.objects(platform, stack), *grafana.objects(platform, stack)]
+    if platform.engine is Engine.KUEUE:
+        objects += kube_state_metrics.objects(platform, stack)
+    return [Made(obj, _PATH) for obj in objects]
+
+
+def access_objects(platform: Platform) -> Sequence[Obj]:
+    """What lets Prometheus reach the engine, in the engine's namespace; none unless the stack is enabled."""
+    return [] if platform.monitoring.stack is None else prometheus.access_objects(platform)
+
+
+def stack_requests(platform: Platform) -> Mapping[str, Mapping[str, str]]:
+    """The requests of its pods by the names of their Deployments: one pod each."""
+    if platform.monitoring.stack is None:
+        return {}
+    found = {prometheus.NAME: prometheus.REQUESTS, grafana.NAME: grafana.REQUESTS}
+    if platform.engine is Engine.KUEUE:
+        found[kube_state_metrics.NAME] = kube_state_metrics.REQUESTS
+    return found

@@ -1,0 +1,158 @@
+"""What a team has: a namespace, an identity for its pods, rights for its people, limits, and walls.
+
+Members submit, look at and end what is in their own namespace; admins see to its Secrets besides, and to Workloads that
+are in the way. Nobody of a team changes queues, quotas, rights or walls: these are the platform's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.provision.manifests.rendered import Made, obj_of
+from batchyard.provision.model import Engine, Google, Isolation, People, Platform, Team
+
+#: The namespace that every cluster has.
+_DEFAULT_NAMESPACE: Final = "default"
+#: Read by GKE's metadata server: which Google service account a ServiceAccount is.
+_GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
+TEAM: Final = "platform.batchyard.dev/team"
+_GROUP: Final = "rbac.authorization.k8s.io"
+_READ: Final = ("get", "list", "watch")
+_WORK: Final = (*_READ, "create", "update", "patch", "delete")
+
+#: Rows of API group, resources and verbs.
+_Row = tuple[str, Sequence[str], Sequence[str]]
+_MEMBERS: Final[Sequence[_Row]] = (
+    ("batch", ("jobs",), _WORK),
+    ("jobset.x-k8s.io", ("jobsets",), _WORK),
+    ("", ("pods",), (*_READ, "delete")),
+    ("", ("pods/log",), ("get",)),
+    ("", ("pods/exec", "pods/attach", "pods/portforward"), ("get", "create")),
+    ("", ("configmaps", "persistentvolumeclaims"), _WORK),
+    ("", ("events", "resourcequotas", "limitranges", "services", "serviceaccounts"), _READ),
+    ("events.k8s.io", ("events",), _READ),
+    ("kueue.x-k8s.io", ("localqueues", "workloads"), _READ),
+    ("visibility.kueue.x-k8s.io", ("localqueues/pendingworkloads",), ("get", "list")),
+    ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ),
+)
+#: What our engine tells besides: costs, what was decided, why something waits, when it starts.
+_TOLD_BY_US: Final[Sequence[_Row]] = (
+    ("cost.batchyard.dev", ("budgets", "costrecords"), _READ),
+    ("batchyard.dev", ("decisions",), _READ),
+    ("kueue.x-k8s.io", ("workloads/why", "workloads/eta"), ("get",)),
+    ("batch", ("jobs/why", "jobs/eta"), ("get",)),
+    ("jobset.x-k8s.io", ("jobsets/why", "jobsets/eta"), ("get",)),
+)
+_ADMINS: Final[Sequence[_Row]] = (
+    ("", ("secrets",), _WORK),
+    ("", ("pods",), ("deletecollection",)),
+    ("batch", ("jobs",), ("deletecollection",)),
+    ("jobset.x-k8s.io", ("jobsets",), ("deletecollection",)),
+    ("kueue.x-k8s.io", ("workloads",), ("update", "patch")),
+)
+#: What everybody sees of the platform: what there is to be had, and who is how urgent.
+_EVERYBODY: Final[Sequence[_Row]] = (
+    ("kueue.x-k8s.io", ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"), _READ),
+    ("scheduling.k8s.io", ("priorityclasses",), _READ),
+)
+
+
+def shared_rights(platform: Platform) -> Sequence[Made]:
+    """What people of all teams may read of the platform; nothing where no team has people."""
+    subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
+    if not subjects:
+        return []
+    name = f"{platform.name}-readers"
+    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_rules(_EVERYBODY))
+    binding = obj_of(
+        scheme.CLUSTER_ROLE_BINDING,
+        platform.name,
+        name,
+        roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": name},
+        subjects=_once(subjects),
+    )
+    return [Made(role, "spec.teams"), Made(binding, "spec.teams")]
+
+
+def team_objects(team: Team, platform: Platform) -> Sequence[Made]:
+    """All objects of a team but its queues."""
+    return [Made(_labelled(obj, team), team.path) for obj in _objects(team, platform)]
+
+
+def _objects(team: Team, platform: Platform) -> Iterator[Obj]:
+    if team.namespace != _DEFAULT_NAMESPACE:
+        yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
+    yield _account(team, platform)
+    yield from _rights(team, platform)
+    yield from _limits(team, platform)
+    if team.isolation is Isolation.ISOLATED:
+        yield _wall(team, platform)
+
+
+def _account(team: Team, platform: Platform) -> Obj:
+    """The ServiceAccount; on GKE it says which Google service account it is."""
+    account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
+    if platform.google is None:
+        return account
+    annotations = {_GOOGLE_ACCOUNT: google_account(team, platform.google)}
+    return {**account, "metadata": {**account["metadata"], "annotations": annotations}}
+
+
+def google_account(team: Team, google: Google) -> str:
+    """The address of a team's Google service account."""
+    return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
+
+
+def _rights(team: Team, platform: Platform) -> Iterator[Obj]:
+    members = [*_MEMBERS, *(_TOLD_BY_US if platform.engine is Engine.BATCHYARD else ())]
+    for name, people, rows in (
+        ("members", team.members, members),
+        ("admins", team.admins, [*members, *_ADMINS]),
+    ):
+        subjects = _subjects(people)
+        if subjects:
+            full = f"{team.name}-{name}"
+            yield obj_of(scheme.ROLE, platform.name, full, team.namespace, rules=_rules(rows))
+            ref = {"apiGroup": _GROUP, "kind": "Role", "name": full}
+            yield obj_of(scheme.ROLE_BINDING, platform.name, full, team.namespace, roleRef=ref, subjects=subjects)
+
+
+def _limits(team: Team, platform: Platform) -> Iterator[Obj]:
+    rows = (
+        (scheme.RESOURCE_QUOTA, team.resource_quota),
+        (scheme.LIMIT_RANGE, team.limit_range),
+        (scheme.BUDGET, team.budget),
+    )
+    for kind, spec in rows:
+        if spec is not None:
+            yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
+
+
+def _wall(team: Team, platform: Platform) -> Obj:
+    """Only pods of the namespace reach its pods; those of a JobSet must."""
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
+    return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
+
+
+def _subjects(*people: People) -> list[Mapping[str, str]]:
+    found = [
+        {"apiGroup": _GROUP, "kind": kind, "name": name}
+        for each in people
+        for kind, names in (("Group", each.groups), ("User", each.users))
+        for name in names
+    ]
+    return _once(found)
+
+
+def _once(subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return list({(each["kind"], each["name"]): each for each in subjects}.values())
+
+
+def _rules(rows: Sequence[_Row]) -> list[Mapping[str, Any]]:
+    return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in rows]
+
+
+def _labelled(obj: Obj, team: Team) -> Obj:
+    metadata = obj["metadata"]
+    return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}

@@ -1,0 +1,50 @@
+"""All files that a platform comes to, by path: Terraform, manifests, and the cluster file of the embedded platform.
+
+terraform/, build/          what is made on Google Cloud, and Cloud Build's files for it
+manifests/00-engine/        what decides: applied first, and waited for
+manifests/                  everything else, in the order of the kustomization
+cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster`
+configuration.yaml          for `batchyard up --config`, where something is said that objects do not say
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from batchyard.provision import engine, monitoring
+from batchyard.provision.drivers import driver_resources
+from batchyard.provision.kueue_configuration import own_configuration
+from batchyard.provision.manifests import made
+from batchyard.provision.manifests.stack import access_objects
+from batchyard.provision.model import Platform
+from batchyard.provision.terraform import files as terraform
+from batchyard.provision.yaml_output import yaml_text
+
+MANIFESTS: Final = "manifests"
+ENGINE: Final = f"{MANIFESTS}/00-engine"
+MONITORING: Final = "70-monitoring"
+CLUSTER: Final = "cluster.yaml"
+CONFIGURATION: Final = "configuration.yaml"
+
+
+def render(platform: Platform) -> Mapping[str, str]:
+    """The text of every file by its path, in order."""
+    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, access_objects(platform)).items()}
+    found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
+    found |= terraform.files(platform)
+    if platform.cluster is not None:
+        found[CLUSTER] = yaml_text([platform.cluster])
+    said = own_configuration(platform)
+    if said is not None:
+        found[CONFIGURATION] = yaml_text([said])
+    return dict(sorted(found.items()))
+
+
+def _manifests(platform: Platform) -> Mapping[str, str]:
+    found = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in made(platform).items()}
+    resources = list(found)
+    watched = monitoring.files(platform)
+    if watched:
+        found |= {f"{MONITORING}/{name}": text for name, text in watched.items()}
+        resources.append(MONITORING)
+    resources += driver_resources(platform)
+    return {"kustomization.yaml": yaml_text([engine.kustomization(resources)]), **found}

@@ -1,0 +1,344 @@
+"""Steps on a cluster, whoever made it: reached, manifests applied in order, waited for, checked; and all of it back.
+
+Writes are server-side applies by one field manager of ours, so that applying again changes nothing, and what somebody
+else has set since is what the platform's file says again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from batchyard.operator_manifests.deployment import WEBHOOK_PORT
+from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, deployed
+from batchyard.provision.model import Engine, Platform, Queue
+from batchyard.provision.steps.manifests import Part
+from batchyard.provision.steps.model import Command, Probe, Retry, Step, demand, run, waiting
+from batchyard.provision.steps.probe_parsers import (
+    NOT_THERE,
+    all_are,
+    diff_is_empty,
+    fails,
+    has_quota,
+    is_not_provided,
+    none_is,
+    prints_nothing,
+    succeeds,
+)
+
+#: Who has set a field, as the API server keeps it.
+MANAGER: Final = "batchyard-platform"
+_SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
+#: How long one waits for what a cluster does by itself, in seconds.
+API_PATIENCE: Final = 600
+KINDS_PATIENCE: Final = 120
+ENGINE_PATIENCE: Final = 600
+QUEUES_PATIENCE: Final = 300
+NODES_PATIENCE: Final = 1200
+DELETE_LIMIT: Final = 900
+DELETE_PATIENCE: Final = 300
+_FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
+_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
+_LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
+WORKLOADS: Final = "workloads.kueue.x-k8s.io"
+#: On a ClusterQueue: destroy has stopped it.
+_STOPPED: Final = "platform.batchyard.dev/stopped-by"
+#: What passes by itself: an API server or a webhook that is starting, kinds that were made a moment ago.
+_PASSES: Final = (
+    "connection refused",
+    "connection reset by peer",
+    "TLS handshake timeout",
+    "i/o timeout",
+    "unexpected EOF",
+    "failed calling webhook",
+    "no endpoints available",
+    "the server is currently unable to handle the request",
+    "ensure CRDs are installed first",
+    "etcdserver:",
+    "Too many requests",
+)
+_AGAIN: Final = Retry(5, 10, _PASSES)
+
+
+class Reached(NamedTuple):
+    """How kubectl reaches the cluster: '' where it is to find that out by itself."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+    def kubectl(self, *words: str, sent: str = "", limit_seconds: int = 600) -> Command:
+        """A kubectl with these words, at this cluster."""
+        where = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+        where += [f"--context={self.context}"] if self.context else []
+        return run("kubectl", *where, *words, sent=sent, limit_seconds=limit_seconds)
+
+    @property
+    def ask(self) -> Command:
+        """Ask the API server whether it is ready."""
+        return self.kubectl("get", "--raw=/readyz", "--request-timeout=20s", limit_seconds=60)
+
+
+def api_server(reached: Reached) -> Step:
+    """Wait until the API server answers."""
+    return Step(
+        "api-server",
+        "wait until the API server answers",
+        probes=(Probe(reached.ask, succeeds()),),
+        patience_seconds=API_PATIENCE,
+        carries=True,
+        remedy="is the cluster there, and may this machine reach its control plane?",
+    )
+
+
+def may_write(reached: Reached, name: str) -> Step:
+    """Without Terraform nothing has been asked yet: say which cluster it is that is written to."""
+    asked = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
+    return demand(
+        "rights",
+        f"you may install {name} there",
+        Probe(reached.kubectl(*asked), succeeds()),
+        "it takes the rights of cluster-admin",
+    )
+
+
+def applied(reached: Reached, part: Part) -> Step:
+    """Apply one part of the manifests."""
+    return Step(
+        f"apply-{part.name}",
+        f"apply {part.path}{_counted(part)}",
+        commands=(reached.kubectl("apply", *_SERVER_SIDE, *part.words),),
+        probes=(Probe(reached.kubectl("diff", *_SERVER_SIDE, *part.words), diff_is_empty),),
+        retry=_AGAIN,
+        is_checked=False,
+    )
+
+
+def _counted(part: Part) -> str:
+    """What is in a part: `: 2 ClusterQueue, 1 Cohort`."""
+    kinds = [obj["kind"] for obj in part.objects]
+    counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    return f": {counted}" if counted else ""
+
+
+def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mapping[str, Any] | None) -> Iterator[Step]:
+    """Install what decides, and wait until its kinds are served, its Deployments run and its webhooks answer."""
+    yield applied(reached, engine)
+    if names := engine.named("CustomResourceDefinition"):
+        asked = reached.kubectl("get", "customresourcedefinitions", *names, "--output=json")
+        yield waiting(
+            "kinds",
+            "wait until the API server serves the engine's kinds",
+            [Probe(asked, all_are("Established", names))],
+            KINDS_PATIENCE,
+        )
+    for namespace, name in deployed(platform):
+        asked = reached.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
+        yield waiting(
+            f"available-{name}",
+            f"wait until {namespace}/{name} is available",
+            [Probe(asked, all_are("Available", (f"{namespace}/{name}",)))],
+            ENGINE_PATIENCE,
+            f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
+        )
+    if flavor is not None:
+        yield webhooks(reached, flavor, _opened(platform))
+
+
+def runs_batchyard(reached: Reached) -> Probe:
+    """It is so where the cluster is no `batchyard up`, which decides by itself."""
+    return Probe(
+        reached.kubectl("get", "--raw=/batchyard/status"), fails("it is a `batchyard up`, which decides itself")
+    )
+
+
+def _opened(platform: Platform) -> str:
+    """What to look at where webhooks do not answer. On GKE our Terraform lets the control plane reach the port."""
+    port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else KUEUE_WEBHOOK_PORT
+    return f"do the pods of the engine run, and may the API server reach port {port} of theirs?"
+
+
+def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
+    """Wait until a flavor of the platform would be taken: conversion, defaults and checks all answer then."""
+    dry = reached.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
+    return waiting(
+        "webhooks",
+        "wait until the engine's webhooks answer",
+        [Probe(dry, succeeds())],
+        ENGINE_PATIENCE,
+        remedy,
+    )
+
+
+def resumed(reached: Reached, cluster_queues: Sequence[str], stopped: Sequence[str]) -> Step:
+    """Let queues go on that a destroy has stopped which was then not gone through with; `stopped`: who stays so."""
+    going = [name for name in cluster_queues if name not in stopped]
+    unmarked = {"metadata": {"annotations": {_STOPPED: None}}}
+    patches = ((going, {**unmarked, "spec": {"stopPolicy": "None"}}), (stopped, unmarked))
+    return Step(
+        "resume-queues",
+        "let queues go on that an earlier destroy has stopped",
+        commands=tuple(
+            reached.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
+            for names, patch in patches
+            if names
+        ),
+        probes=(Probe(_queues(reached, cluster_queues), none_is(_is_stopped_by_us, "stopped")),),
+        retry=_AGAIN,
+    )
+
+
+def _queues(reached: Reached, names: Sequence[str]) -> Command:
+    return reached.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
+
+
+def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
+    return _STOPPED in (queue["metadata"].get("annotations") or {})
+
+
+def _goes_on(queue: Mapping[str, Any]) -> bool:
+    return bool(queue["spec"].get("stopPolicy") != "HoldAndDrain")
+
+
+def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
+    """Wait until all queues are Active but those that the platform's file stops: these are there, and wait."""
+    stopped = [queue.name for queue in queues if queue.is_stopped]
+    going = [queue for queue in queues if not queue.is_stopped]
+    names = [queue.name for queue in going]
+    if queues:
+        yield resumed(reached, [queue.name for queue in queues], stopped)
+    if names:
+        yield waiting(
+            "cluster-queues",
+            f"wait until the ClusterQueues are Active ({len(names)})",
+            [Probe(_queues(reached, names), all_are("Active", names))],
+            QUEUES_PATIENCE,
+            "kubectl describe clusterqueues; `batchyard lint` on manifests/ says what is wrong with them",
+        )
+    wanted = [f"{row.namespace}/{row.name}" for queue in going for row in queue.local_queues]
+    if wanted:
+        asked = reached.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
+        yield waiting(
+            "local-queues",
+            f"wait until the LocalQueues are Active ({len(wanted)})",
+            [Probe(asked, all_are("Active", wanted))],
+            QUEUES_PATIENCE,
+            "kubectl describe localqueues --all-namespaces",
+        )
+
+
+def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:
+    """The last check: a Job of a team would be taken."""
+    return waiting(
+        "last-check",
+        f"a Job in {namespace}, queue {local_queue}, would be taken (it is not made)",
+        [
+            Probe(
+                reached.kubectl(
+                    "create", "--dry-run=server", "--filename=-", sent=json.dumps(_job(namespace, local_queue))
+                ),
+                succeeds(),
+            )
+        ],
+        120,
+    )
+
+
+def _job(namespace: str, local_queue: str) -> dict[str, Any]:
+    requests = {"cpu": "1", "memory": "1Gi"}
+    container = {"name": "main", "image": "busybox", "resources": {"requests": requests, "limits": requests}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "generateName": "platform-check-",
+            "namespace": namespace,
+            "labels": {"kueue.x-k8s.io/queue-name": local_queue},
+        },
+        "spec": {
+            "suspend": True,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        },
+    }
+
+
+def drained(reached: Reached, cluster_queues: Sequence[str]) -> Step:
+    """Let nothing be admitted any more, and what runs be evicted."""
+    patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
+    words = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
+    return Step(
+        "stop-queues",
+        f"stop the ClusterQueues ({len(cluster_queues)}): nothing is admitted any more, what runs is evicted",
+        commands=(replace(reached.kubectl(*words), tolerates=NOT_THERE),),
+        probes=(Probe(_queues(reached, cluster_queues), none_is(_goes_on, "not stopped")),),
+        retry=_AGAIN,
+    )
+
+
+def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] = ()) -> Iterator[Step]:
+    """Delete what teams run, and of these kinds what they have made besides."""
+    kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *besides)))
+    for namespace in namespaces:
+        here = (f"--namespace={namespace}", "--ignore-not-found")
+        deletes = [reached.kubectl("delete", kind, "--all", *here, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        looks = [reached.kubectl("get", kind, *here, "--output=name") for kind in kinds]
+        yield Step(
+            f"empty-{namespace}",
+            f"delete what runs in {namespace}",
+            commands=tuple(replace(delete, tolerates=NOT_THERE) for delete in deletes),
+            probes=tuple(Probe(look, prints_nothing("left")) for look in looks),
+            retry=_AGAIN,
+            patience_seconds=DELETE_PATIENCE,
+            remedy=_FINALIZERS,
+        )
+
+
+def deleted(reached: Reached, part: Part) -> Step:
+    """Delete one part of the manifests again; kinds and the engine only where nobody else has objects of the kinds."""
+    delete = reached.kubectl("delete", "--ignore-not-found", "--wait", *part.words, limit_seconds=DELETE_LIMIT)
+    return Step(
+        f"delete-{part.name}",
+        f"delete {part.path}{_counted(part)}",
+        commands=(replace(delete, tolerates=NOT_THERE),),
+        probes=(
+            Probe(
+                reached.kubectl("get", "--ignore-not-found", "--output=json", *part.words),
+                none_is(is_not_provided, "left"),
+            ),
+        ),
+        retry=_AGAIN,
+        patience_seconds=DELETE_PATIENCE,
+        remedy=_FINALIZERS,
+    )
+
+
+def nobody_else(reached: Reached) -> Probe:
+    """Whether no queue and no JobSet is left in the cluster: the engine's kinds go with it, and all of them."""
+    kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
+    asked = reached.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
+    return Probe(asked, prints_nothing("objects of others"))
+
+
+def what_runs(reached: Reached) -> Step:
+    """Tell what has quota at the moment."""
+    asked = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+    return Step(
+        "what-runs",
+        "look what runs",
+        probes=(Probe(asked, none_is(has_quota, "running Workloads")),),
+        is_optional=True,
+    )
+
+
+def scaled_down(reached: Reached, pools_that_stay: Sequence[str]) -> Step:
+    """Wait until machines are gone that come and go; Terraform deletes the cluster with those that are left."""
+    label = "cloud.google.com/gke-nodepool"
+    selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
+    return Step(
+        "scaled-down",
+        "wait until the nodes are gone that were made for Jobs",
+        probes=(
+            Probe(reached.kubectl("get", "nodes", f"--selector={selector}", "--output=name"), prints_nothing("nodes")),
+        ),
+        patience_seconds=NODES_PATIENCE,
+        is_optional=True,
+    )

@@ -1,0 +1,80 @@
+"""What making a platform consists of, in order: on GKE, or on any Kubernetes cluster that is there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from batchyard.provision.model import Engine, Platform
+from batchyard.provision.render import ENGINE
+from batchyard.provision.steps import cluster, google, pruning
+from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.manifests import Part, parts
+from batchyard.provision.steps.model import Consent, Step
+from batchyard.provision.steps.tools import KUBECTL
+
+
+def create(platform: Platform, files: Mapping[str, str], reached: Reached, *, is_pruning: bool = False) -> list[Step]:
+    """The steps that make a platform of what is rendered (path to text); `reached`: how its cluster is reached.
+
+    What earlier files had made and this one says no longer is told; and removed, where `is_pruning`.
+    """
+    all_parts = parts(platform, files)
+    old = (
+        pruning.removed(reached, platform, all_parts)
+        if is_pruning
+        else pruning.told(reached, platform, all_parts, "; --prune removes it")
+    )
+    steps = [*_on_cluster(platform, all_parts, reached), old, *_last(platform, reached)]
+    made = platform.google
+    if made is None:
+        consent = Consent(f"This applies {platform.name} to {where(reached)}.")
+        rights = cluster.may_write(reached, platform.name)
+        return [KUBECTL.step(), cluster.api_server(reached), rights, *_asking_first(steps, consent)]
+    return [
+        *google.tools(),
+        *google.who(made.project),
+        *google.project_is_ready(made.project),
+        *google.bucket_steps(platform, made),
+        google.initialized(),
+        google.applied(),
+        google.credentials(platform, made, reached.kubeconfig, reached.ask),
+        cluster.api_server(reached),
+        *google.images(platform, made, all_parts),
+        *steps,
+    ]
+
+
+def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached) -> Iterator[Step]:
+    """The steps on the cluster once it answers."""
+    flavor = next((found for part in all_parts if (found := part.first("ResourceFlavor"))), None)
+    for part in all_parts:
+        if part.path == ENGINE:
+            engine = cluster.installed(reached, part, platform, flavor)
+            yield from engine if platform.google else _unless_embedded(platform, engine, reached)
+        else:
+            yield cluster.applied(reached, part)
+    yield from cluster.queues_active(reached, platform.queues)
+
+
+def _last(platform: Platform, reached: Reached) -> Iterator[Step]:
+    """The last look."""
+    local_queues = [row for queue in platform.queues for row in queue.local_queues]
+    if local_queues:
+        yield cluster.job_would_queue(reached, local_queues[0].namespace, local_queues[0].name)
+
+
+def _unless_embedded(platform: Platform, steps: Iterator[Step], reached: Reached) -> Iterator[Step]:
+    """A `batchyard up` needs no operator."""
+    if platform.engine is Engine.KUEUE:
+        return steps
+    return (replace(step, only_if=cluster.runs_batchyard(reached)) for step in steps)
+
+
+def _asking_first(steps: Sequence[Step], consent: Consent) -> list[Step]:
+    """Ask before the first thing that is written."""
+    first = next(index for index, step in enumerate(steps) if step.commands)
+    return [replace(step, consent=consent) if index == first else step for index, step in enumerate(steps)]
+
+
+def where(reached: Reached) -> str:
+    """The cluster in words."""
+    return f"the cluster of context {reached.context}" if reached.context else "the cluster of kubectl's own context"

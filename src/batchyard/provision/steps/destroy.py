@@ -1,0 +1,213 @@
+"""What removing a platform consists of, in order, and what it leaves behind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from batchyard.provision.model import Google, Platform
+from batchyard.provision.render import ENGINE
+from batchyard.provision.steps import cluster, google, pruning
+from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.create import where
+from batchyard.provision.steps.manifests import Part, parts
+from batchyard.provision.steps.model import Command, Consent, Leftover, Probe, Step, run
+from batchyard.provision.steps.probe_parsers import prints_anything
+from batchyard.provision.steps.tools import KUBECTL
+
+#: What outlives a cluster: load balancers, disks.
+_OUTLIVES = ("services", "persistentvolumeclaims")
+
+
+def destroy(
+    platform: Platform, files: Mapping[str, str], reached: Reached, *, is_unprotecting: bool = False
+) -> list[Step]:
+    """The steps that remove a platform again; `reached`: how its cluster is reached.
+
+    A cluster on GKE that is protected from deletion is so until somebody takes that away: `is_unprotecting`.
+    """
+    if platform.google is not None:
+        return _on_google(platform, reached, parts(platform, files), google.protection(is_unprotecting))
+    all_parts = parts(platform, files)
+    steps = [
+        KUBECTL.step(),
+        cluster.api_server(reached),
+        cluster.what_runs(reached),
+        pruning.told(reached, platform, all_parts, "; it goes too"),
+        _asking(f"This deletes {platform.name} from {where(reached)}: {_doomed(platform, all_parts)}."),
+        cluster.drained(reached, _queue_names(platform)),
+        *cluster.emptied(reached, namespaces(all_parts)),
+        pruning.destroyed(reached, platform, all_parts),
+    ]
+    for part in reversed(all_parts):
+        step = cluster.deleted(reached, part)
+        steps.append(replace(step, only_if=cluster.nobody_else(reached)) if part.path == ENGINE else step)
+    return steps
+
+
+def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], protection: Step) -> list[Step]:
+    """What runs goes first: nodes and disks go with it that Terraform knows nothing of. Then Terraform's own."""
+    made = platform.google
+    assert made is not None, "it is on GKE"
+    there = Probe(
+        run(
+            *("gcloud", "container", "clusters", "list", f"--project={made.project}", f"--location={platform.region}"),
+            *(f"--filter=name={platform.name}", "--format=value(name)"),
+        ),
+        prints_anything("the cluster is not there"),
+    )
+    seen = [
+        google.credentials(platform, made, reached.kubeconfig, reached.ask),
+        cluster.api_server(reached),
+        cluster.what_runs(reached),
+        pruning.told(reached, platform, all_parts, "; it goes too"),
+    ]
+    emptied = [
+        cluster.drained(reached, _queue_names(platform)),
+        *cluster.emptied(reached, namespaces(all_parts), _OUTLIVES),
+        pruning.destroyed(reached, platform, all_parts),
+        cluster.scaled_down(reached, _pools_that_stay(platform)),
+    ]
+    doomed = f"all that Terraform made for it, the cluster above all: {_doomed(platform, all_parts)}"
+    return [
+        *google.tools(),
+        *google.who(made.project),
+        google.state_is_there(platform, made),
+        google.initialized(),
+        *([] if protection.commands else [protection]),
+        *(replace(step, only_if=there) for step in seen),
+        _asking(f"This deletes {platform.name} in {made.project}, and {doomed}."),
+        *(replace(step, only_if=there) for step in emptied),
+        *([protection] if protection.commands else []),
+        google.destroyed(made),
+    ]
+
+
+def _asking(question: str) -> Step:
+    """A step that only asks: before anything is deleted, and again where one goes on."""
+    return Step("confirm", "ask whether to delete it", consent=Consent(question, destroys=True))
+
+
+def _pools_that_stay(platform: Platform) -> list[str]:
+    """The pools that never have no node."""
+    return [pool["name"] for pool in platform.node_pools if _least_nodes(pool)]
+
+
+def _least_nodes(pool: Mapping[str, Any]) -> int:
+    scaling = pool.get("autoscaling")
+    least = pool.get("nodeCount", 0) if scaling is None else scaling.get("totalMin", scaling.get("min", 0))
+    return int(least)
+
+
+def _queue_names(platform: Platform) -> list[str]:
+    return [queue.name for queue in platform.queues]
+
+
+def namespaces(all_parts: Sequence[Part]) -> list[str]:
+    """The namespaces of teams. That of the engine is none of them: what has finalizers goes only while it runs."""
+    return [name for part in all_parts if part.path != ENGINE for name in part.named("Namespace")]
+
+
+def _doomed(platform: Platform, all_parts: Sequence[Part]) -> str:
+    """What is lost, in words."""
+    count = len(platform.queues)
+    lost = f"{count} ClusterQueue{'' if count == 1 else 's'}"
+    names = namespaces(all_parts)
+    return f"{lost}, and all that is in the namespaces {', '.join(names)}" if names else lost
+
+
+# --- leftovers ---
+#
+# What stays when a platform is destroyed, why, what it costs, and what removes it.
+
+
+_RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
+
+
+def leftovers(platform: Platform, reached: Reached, folder: str) -> Iterator[Leftover]:
+    """What stays when all steps are done, with the command that removes each."""
+    if platform.google is None:
+        yield Leftover(
+            "volumes",
+            "PersistentVolumes that are kept when their claim goes (reclaim policy Retain), and their disks",
+            reached.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED}"),
+            reached.kubectl("delete", "persistentvolume", "NAME").argv,
+        )
+    else:
+        yield from _buckets(platform, platform.google)
+        yield from _machines(platform.google)
+        yield from _of_the_project(platform, platform.google)
+    yield Leftover("folder", f"the rendered files, the journal and the logs in {folder}", None, ("rm", "-r", folder))
+
+
+def _buckets(platform: Platform, made: Google) -> Iterator[Leftover]:
+    name = google.state_bucket(platform, made)
+    yield Leftover(
+        "state bucket",
+        f"gs://{name}: Terraform's state, with old versions; billed as stored",
+        _bucket(name),
+        ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
+    )
+    if made.build:
+        name = f"{made.project}_cloudbuild"
+        yield Leftover(
+            "sources of builds",
+            f"gs://{name}: what Cloud Build was sent; billed as stored",
+            _bucket(name),
+            ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
+        )
+        yield Leftover(
+            "who builds",
+            "the service account and rights of Cloud Build, where terraform/build was applied; they cost nothing",
+            None,
+            ("terraform", f"-chdir={google.FOLDER}/build", "destroy"),
+        )
+
+
+def _bucket(name: str) -> Command:
+    return run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
+
+
+def _machines(made: Google) -> Iterator[Leftover]:
+    """Of Compute Engine."""
+    project, columns = f"--project={made.project}", "--format=value(name,zone)"
+    yield Leftover(
+        "disks",
+        "disks of volumes that no machine uses (reclaim policy Retain), of other clusters too; billed by size",
+        run("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
+        ("gcloud", "compute", "disks", "delete", "NAME", "--zone=ZONE", project),
+    )
+    yield Leftover(
+        "reservations",
+        "reservations that Terraform did not make; billed whether they are used or not",
+        run("gcloud", "compute", "reservations", "list", project, columns),
+        ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
+    )
+    if made.submitted:
+        yield Leftover(
+            "future reservations",
+            "submitted future reservations; billed for their window, and Google may refuse to delete them",
+            run("gcloud", "compute", "future-reservations", "list", project, columns),
+            ("gcloud", "compute", "future-reservations", "delete", "NAME", "--zone=ZONE", project),
+        )
+
+
+def _of_the_project(platform: Platform, made: Google) -> Iterator[Leftover]:
+    project, place = f"--project={made.project}", f"--location={platform.region}"
+    yield Leftover(
+        "images",
+        "repositories of images that Terraform did not make or was told to keep; billed as stored",
+        run("gcloud", "artifacts", "repositories", "list", project, place, "--format=value(name)"),
+        ("gcloud", "artifacts", "repositories", "delete", "NAME", place, project),
+    )
+    yield Leftover(
+        "APIs",
+        "the APIs that were enabled; they cost nothing by themselves, and others may use them",
+        None,
+        ("gcloud", "services", "disable", "NAME", project),
+    )
+    yield Leftover(
+        "logs and metrics",
+        "logs and metrics of the cluster, until their time of retention is over",
+        None,
+        ("gcloud", "logging", "logs", "delete", "NAME", project),
+    )

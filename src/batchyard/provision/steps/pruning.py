@@ -1,0 +1,190 @@
+"""What earlier files of a platform had made, and this one does not say any more: found by labels, told, removed.
+
+What is in a namespace that goes, goes with it. Rights are looked for too: who is no member any more keeps none.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.provision.manifests.rendered import MANAGED_BY, PART_OF
+from batchyard.provision.model import Engine, Platform
+from batchyard.provision.steps.cluster import WORKLOADS, Reached
+from batchyard.provision.steps.manifests import Part
+from batchyard.provision.steps.model import Answer, Asking, Command, Consent, Probe, Reading, Retry, Seen, Sending, Step
+from batchyard.provision.steps.probe_parsers import NOT_THERE, has_quota, is_gone, items_of, name_of, seen_gone
+
+NAME: Final = "no-longer-said"
+#: What a platform's file makes, wherever an engine is. Queues first: nothing more is admitted then.
+_KINDS: Final = (
+    "localqueues.kueue.x-k8s.io",
+    "clusterqueues.kueue.x-k8s.io",
+    "namespaces",
+    "cohorts.kueue.x-k8s.io",
+    "resourceflavors.kueue.x-k8s.io",
+    "topologies.kueue.x-k8s.io",
+    "admissionchecks.kueue.x-k8s.io",
+    "provisioningrequestconfigs.kueue.x-k8s.io",
+    "workloadpriorityclasses.kueue.x-k8s.io",
+    "priorityclasses.scheduling.k8s.io",
+    "rolebindings.rbac.authorization.k8s.io",
+    "clusterrolebindings.rbac.authorization.k8s.io",
+    "roles.rbac.authorization.k8s.io",
+    "clusterroles.rbac.authorization.k8s.io",
+    "serviceaccounts",
+    "resourcequotas",
+    "limitranges",
+    "networkpolicies.networking.k8s.io",
+)
+#: Only where our engine keeps costs is this kind served.
+_BUDGETS: Final = "budgets.cost.batchyard.dev"
+_NAMESPACE: Final = "Namespace"
+_SHOWN_MAX: Final = 8
+_DELETE_LIMIT: Final = 900
+_TELLS: Final = "look for what earlier files had made, and this one does not say any more"
+
+
+class _Key(NamedTuple):
+    """Which object it is."""
+
+    kind: str
+    name: str
+
+
+def told(reached: Reached, platform: Platform, all_parts: Sequence[Part], remedy: str) -> Step:
+    """Only tell it."""
+    return Step(NAME, _TELLS, probes=_probes(reached, platform, all_parts, remedy), is_optional=True)
+
+
+def removed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
+    """Tell it, ask, and begin to remove it: a queue is gone when the last of its Workloads has ended."""
+    return Step(
+        NAME,
+        "remove what earlier files had made, and this one does not say any more",
+        commands=(_delete(reached, "--wait=false"),),
+        probes=_probes(reached, platform, all_parts, ""),
+        consent=Consent("The file says no longer:", destroys=True, asking=Asking(_running(reached), _what_goes)),
+        sends=_sending(all_parts),
+        is_checked=False,
+        is_optional=True,
+    )
+
+
+def destroyed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
+    """Remove it with everything else, before the flavors and kinds that it would hold on to."""
+    return Step(
+        f"delete-{NAME}",
+        "delete what earlier files had made, and this one does not say any more",
+        commands=(_delete(reached, "--wait"),),
+        probes=_probes(reached, platform, all_parts, ""),
+        sends=_sending(all_parts),
+        retry=Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
+        is_checked=False,
+        remedy="what has finalizers goes only while its controller runs: is the engine there?",
+    )
+
+
+def _delete(reached: Reached, waiting: str) -> Command:
+    command = reached.kubectl("delete", "--ignore-not-found", waiting, "--filename=-", limit_seconds=_DELETE_LIMIT)
+    return command.tolerating(NOT_THERE)
+
+
+def _probes(reached: Reached, platform: Platform, all_parts: Sequence[Part], remedy: str) -> tuple[Probe, ...]:
+    kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is Engine.BATCHYARD else [])
+    selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
+    reading = _reading(all_parts, remedy)
+    return tuple(
+        Probe(reached.kubectl("get", names, "--all-namespaces", selector, "--output=json"), reading) for names in kinds
+    )
+
+
+def _running(reached: Reached) -> Command:
+    return reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+
+
+def _reading(all_parts: Sequence[Part], remedy: str) -> Reading:
+    """It is so where nothing is found; else what is, by kind."""
+
+    def read(answer: Answer) -> Seen:
+        if answer.code:
+            return seen_gone(answer)
+        found = list(_found(answer, all_parts))
+        return Seen(not found, f"{_in_words(found)}{remedy}" if found else "")
+
+    return read
+
+
+def _sending(all_parts: Sequence[Part]) -> Sending:
+    """What is found as a list of objects, as kubectl takes them to delete them."""
+
+    def send(answers: Sequence[Answer]) -> str:
+        found = [obj for answer in answers for obj in _found(answer, all_parts)]
+        rows = [
+            {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _identity(obj["metadata"])}
+            for obj in found
+        ]
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": rows})
+
+    return send
+
+
+def _identity(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    return {field: metadata[field] for field in ("name", "namespace") if field in metadata}
+
+
+def _found(answer: Answer, all_parts: Sequence[Part]) -> Iterator[Obj]:
+    """What the file says no longer, but for what goes with its namespace or is on its way already."""
+    said = {_key(obj) for part in all_parts for obj in part.objects}
+    objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in said]
+    going = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
+    for obj in objects:
+        metadata = obj["metadata"]
+        if metadata.get("namespace") not in going and "deletionTimestamp" not in metadata:
+            yield obj
+
+
+def _key(obj: Mapping[str, Any]) -> _Key:
+    return _Key(obj["kind"], name_of(obj))
+
+
+def _in_words(objects: Sequence[Obj]) -> str:
+    """`Namespace team-a with all that is in it, ClusterQueue cq-team-a-lp`."""
+    by_kind: dict[str, list[str]] = {}
+    for obj in objects:
+        by_kind.setdefault(obj["kind"], []).append(name_of(obj))
+    return ", ".join(_kind_in_words(kind, names) for kind, names in by_kind.items())
+
+
+def _kind_in_words(kind: str, names: Sequence[str]) -> str:
+    if kind == _NAMESPACE:
+        return f"{kind} {', '.join(names)} with all that is in it"
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more}"
+
+
+def _what_goes(answer: Answer, sent: str) -> str:
+    """All that would be deleted, and what runs in the namespaces and queues among it."""
+    objects = json.loads(sent)["items"]
+    words = f" {_in_words(objects)}. This deletes it."
+    if answer.code:
+        return words if is_gone(answer) else f"{words} What runs there is not known: {answer.last_word}."
+    running = [obj for obj in items_of(answer.document() or {"items": []}) if has_quota(obj)]
+    ended = [name_of(obj) for obj in running if obj["metadata"]["namespace"] in _named(_NAMESPACE, objects)]
+    others = [name_of(obj) for obj in running if _queue(obj) in _named("ClusterQueue", objects)]
+    others = [name for name in others if name not in ended]
+    words += f" What runs there ends: {_cut(ended)}." if ended else " Nothing runs there."
+    return words + (f" Queues go when these have ended: {_cut(others)}." if others else "")
+
+
+def _named(kind: str, objects: Sequence[Obj]) -> set[str]:
+    return {obj["metadata"]["name"] for obj in objects if obj["kind"] == kind}
+
+
+def _queue(workload: Obj) -> str:
+    return str((workload.get("status", {}).get("admission") or {}).get("clusterQueue", ""))
+
+
+def _cut(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{len(names)} ({', '.join(names[:_SHOWN_MAX])}{more})"

@@ -1,0 +1,154 @@
+"""Cloud Build: two files that create and destroy the platform where nobody's own machine is to do it."""
+
+from typing import Final
+
+from batchyard.provision.engine import deployed
+from batchyard.provision.images import ImageRecipe, image_recipes
+from batchyard.provision.model import Google, Platform
+
+#: What the steps run in, as published.
+_TERRAFORM: Final = "hashicorp/terraform:1.11.4"
+_DOCKER: Final = "gcr.io/cloud-builders/docker"
+_CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
+#: The modules of the root configuration.
+MODULES: Final = (
+    "cluster",
+    "future_reservations",
+    "identity",
+    "monitoring",
+    "network",
+    "node_pools",
+    "registry",
+    "reservations",
+    "services",
+    "teams",
+)
+#: An account's id has 30 characters at most.
+_NAME_LENGTH_MAX: Final = 24
+
+_HEAD: Final = """\
+# {what} in Cloud Build, as {account}.
+# Who that is, and what he may do, is in terraform/build, which is applied once before:
+#
+#     gcloud builds submit . --config=build/{name}.yaml --project={project} \\
+#       --gcs-source-staging-dir=gs://{bucket}/source{more}
+serviceAccount: projects/{project}/serviceAccounts/{account}@{project}.iam.gserviceaccount.com
+timeout: 7200s
+options:
+  logging: CLOUD_LOGGING_ONLY
+steps:
+"""
+
+_CREATE: Final = """\
+  # Goes on from what is there: run it again after a failure, or after a change of platform.yaml.
+  - id: terraform
+    name: {terraform}
+    dir: terraform
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        terraform init -input=false
+        terraform apply -input=false -auto-approve -lock-timeout=10m
+
+{images}  # What decides comes first, and is waited for: its kinds and webhooks must be there for the rest.
+  - id: manifests
+    name: {sdk}
+    entrypoint: bash
+    args:
+      - -ceu
+      - |
+        gcloud container clusters get-credentials {cluster} --location={region} --dns-endpoint
+        apply="kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform"
+        $$apply --kustomize=manifests/00-engine
+{waits}
+        $$apply --kustomize=manifests
+{active}"""
+
+_IMAGE: Final = """\
+  # An image that is in its repository already is not made again.
+  - id: image-{name}
+    name: {docker}
+    entrypoint: bash
+    args:
+      - -ceu
+      - |
+        docker manifest inspect {reference} > /dev/null 2>&1 && exit 0
+        engine=docker
+{lines}
+
+"""
+
+_WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
+
+_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
+
+_DESTROY: Final = """\
+  # So that nobody destroys it by mistake.
+  - id: consent
+    name: {terraform}
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        [ "$_NAME" = "{cluster}" ] || {{ echo "say --substitutions=_NAME={cluster} to destroy it"; exit 1; }}
+
+  # The bucket of the state, the account of Cloud Build (terraform/build), the APIs, and what jobs have written to
+  # buckets and disks of their own stay. {registry}
+  - id: terraform
+    name: {terraform}
+    dir: terraform
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        terraform init -input=false
+        words="-input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false"
+        terraform apply $$words -target=module.cluster
+        terraform destroy $$words{targets}
+substitutions:
+  _NAME: ""
+"""
+
+
+def build_account(platform: Platform) -> str:
+    """The id of the service account that runs builds, as terraform/build makes it."""
+    return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
+
+
+def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, str]:
+    """build/create.yaml and build/destroy.yaml."""
+    words = {
+        "project": google.project or "PROJECT",
+        "account": build_account(platform),
+        "bucket": bucket,
+        "terraform": _TERRAFORM,
+        "sdk": _CLOUD_SDK,
+        "cluster": platform.name,
+        "region": platform.region,
+        "images": "".join(_image_step(recipe) for recipe in image_recipes(platform)),
+        "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
+        "targets": "".join(f" {each}" for each in destroy_targets(google)),
+        "waits": "\n".join(_WAIT.format(namespace=each.namespace, name=each.name) for each in deployed(platform)),
+    }
+    names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
+    words["active"] = _ACTIVE.format(names=names) if names else ""
+    consent = f" \\\n#       --substitutions=_NAME={platform.name}"
+    create = _HEAD.format(what=f"Creates {platform.name}", name="create", more="", **words) + _CREATE.format(**words)
+    destroy = _HEAD.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **words)
+    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**words)}
+
+
+def destroy_targets(google: Google) -> list[str]:
+    """The arguments by which `terraform destroy` spares the repositories; none where they go as well.
+
+    The APIs stay on in any case, and the repositories depend on them.
+    """
+    kept = ("registry", "services")
+    return [f"-target=module.{name}" for name in MODULES if name not in kept] if google.keep_repository else []
+
+
+def _image_step(recipe: ImageRecipe) -> str:
+    """One step; `$` is doubled, because Cloud Build puts its own words in place of a single one."""
+    lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
+    return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)

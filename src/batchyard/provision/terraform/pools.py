@@ -1,0 +1,165 @@
+"""Node pools and reservations of a Cluster, as the variables of our Terraform want them.
+
+What GKE wants beside what a Cluster says: https://cloud.google.com/kubernetes-engine/docs/how-to (gpus, tpus,
+provisioningrequest, consuming-reservations).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import well_known
+from batchyard.api.times import format_time, is_time, window_of
+from batchyard.base.instant import SECOND, parse_duration
+from batchyard.cloud.catalog.allocatable import PODS
+from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
+from batchyard.cloud.catalog.pools import hosts_of_slice, machine_of
+from batchyard.provision.model import Part
+from batchyard.provision.terraform.hcl import Value
+
+#: Machines of these families have no Persistent Disks.
+_HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
+HYPERDISK: Final = "hyperdisk-balanced"
+_SCHEDULED: Final = ("queued", "flex-start")
+_EFFECTS: Final = {
+    "NoSchedule": "NO_SCHEDULE",
+    "PreferNoSchedule": "PREFER_NO_SCHEDULE",
+    "NoExecute": "NO_EXECUTE",
+}
+#: Fields of a reservation for a window of time.
+_WINDOW: Final = frozenset({"start", "end", "duration"})
+#: Fields that are called otherwise there.
+_BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
+
+
+def node_pools(cluster: Part) -> dict[str, Value]:
+    """The variable `node_pools`: only what differs from its defaults."""
+    return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
+
+
+def reservations(cluster: Part) -> dict[str, Value]:
+    """Return the variable `reservations`: those without a window of time.
+
+    Reservations of TPUs are booked with Google. The pools that name them use them, and Terraform does not make them.
+    """
+    return {
+        reservation["name"]: _reservation(reservation, machine)
+        for reservation, machine in _reservations_without_chips(cluster)
+        if _WINDOW.isdisjoint(reservation)
+    }
+
+
+def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[str, Value]:
+    """Return the variable `future_reservations`: those that start at a time and end.
+
+    A window that counts from the start of a run has no date: such a reservation is for the simulator. Those whose names
+    are in `submitted` are submitted to Google, and all others are drafts.
+    """
+    rows: dict[str, Value] = {}
+    for reservation, machine in _reservations_without_chips(cluster):
+        if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
+            continue
+        window = window_of(reservation, 0)
+        assert window.end is not None, "it has an end or a duration"
+        row = dict(_reservation(reservation, machine))
+        row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
+        row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted else {}
+        rows[reservation["name"]] = row
+    return rows
+
+
+def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
+    """Yield the reservations with their machine types, without those of TPUs."""
+    for reservation in cluster["spec"].get("reservations") or ():
+        machine = catalog_of(cluster).machine(reservation["machineType"])
+        if not _has_chips(machine):
+            yield reservation, machine
+
+
+def _reservation(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
+    row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
+    return {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
+
+
+def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
+    catalog = catalog_of(cluster)
+    machine = machine_of({"spec": pool}, catalog)
+    row: dict[str, Value] = {"machine_type": pool["machineType"]}
+    zones = _zones(pool, cluster, catalog)
+    row |= {"zones": list(zones)} if zones else {}
+    row |= _accelerator(machine.accelerator)
+    row |= {"node_count": pool["nodeCount"]} if pool.get("nodeCount") else {}
+    row |= _autoscaling(pool)
+    provisioning = pool.get("provisioning", "standard")
+    row |= {"provisioning": provisioning} if provisioning != "standard" else {}
+    row |= {"reservation": pool["reservation"]} if pool.get("reservation") else {}
+    row |= _limits(pool)
+    row |= _placement(pool, machine, catalog)
+    row |= {"disk_type": HYPERDISK} if needs_hyperdisk(machine) else {}
+    row |= {"local_ssds": machine.local_ssds} if machine.local_ssds else {}
+    row |= {"labels": dict(pool["labels"])} if pool.get("labels") else {}
+    return row | _taints(pool.get("taints") or ())
+
+
+def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
+    """The zones that have to be said: not the cluster's own; one, the first, where machines lie close together."""
+    own: Sequence[str] = pool.get("zones") or ()
+    zones: Sequence[str] = own or cluster["spec"]["zones"]
+    if _lies_together(pool, catalog) and len(zones) > 1:
+        return zones[:1]
+    return () if list(own) == list(cluster["spec"]["zones"]) else own
+
+
+def _lies_together(pool: Part, catalog: Catalog) -> bool:
+    return "placementGroup" in pool or hosts_of_slice({"spec": pool}, catalog) > 1
+
+
+def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
+    """GPUs of a machine have to be named, whether they are attached or come with it; chips of TPUs must not."""
+    if accelerator is None or accelerator.resource == well_known.TPU:
+        return {}
+    return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
+
+
+def _autoscaling(pool: Part) -> dict[str, Value]:
+    """Bounds. Spot machines and those on request are taken wherever they are: GKE's own default for Spot."""
+    bounds = pool.get("autoscaling")
+    if bounds is None:
+        return {}
+    row: dict[str, Value] = {name: bounds[field] for field, name in _BOUNDS if field in bounds}
+    usual = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED} else "BALANCED"
+    policy = bounds.get("locationPolicy", usual)
+    return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
+
+
+def _limits(pool: Part) -> dict[str, Value]:
+    row: dict[str, Value] = {}
+    if "maxRunDuration" in pool:
+        row["max_run_duration"] = f"{parse_duration(pool['maxRunDuration']) // SECOND}s"
+    if pool.get("maxPodsPerNode", PODS) != PODS:
+        row["max_pods_per_node"] = pool["maxPodsPerNode"]
+    return row
+
+
+def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
+    """A topology is said where a slice needs several machines, or its one machine may be part of larger ones only."""
+    topology = pool.get("tpuTopology")
+    if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
+        return {"tpu_topology": topology}
+    return {"compact": True} if "placementGroup" in pool else {}
+
+
+def _has_chips(machine: MachineType) -> bool:
+    return machine.accelerator is not None and machine.accelerator.resource == well_known.TPU
+
+
+def needs_hyperdisk(machine: MachineType) -> bool:
+    """Whether a machine has no Persistent Disks, and boots from a Hyperdisk."""
+    return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
+
+
+def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+    """The pool's own: GKE adds those of GPUs, TPUs and queued machines."""
+    rows = [
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
+    ]
+    return {"taints": rows} if rows else {}

@@ -1,0 +1,47 @@
+"""The controller of ResourceQuotas: each tells what it bounds and what is used of that.
+
+Source: Kubernetes's pkg/controller/resourcequota, which counts all anew where this one goes on counting.
+"""
+
+from collections.abc import Iterable
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, with_status
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import Outcome
+from batchyard.quotas.ledger import Ledger
+
+_DELETED = EventType.DELETED
+
+
+class ResourceQuotas:
+    """See the module."""
+
+    name = "resource-quotas"
+    rank = 0
+    kinds = None  # any object may be counted
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The quota, and all of which something else is used now."""
+        changed = self._ledger.observe(event)
+        if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
+            return changed
+        return (event.key, *changed)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Say in its status what it bounds and what is used."""
+        quota = reader.get(key)
+        if quota is None:
+            return Outcome()
+        tally = self._ledger.tally(quota, reader)
+        look_at = tally.release_late(now)
+        status = {
+            "hard": dict((quota.get("spec") or {}).get("hard") or {}),
+            "used": {name: tally.shown(name) for name in tally.used},
+        }
+        writes = [] if status == quota.get("status") else [UpdateStatus(with_status(quota, status))]
+        return Outcome([*writes], requeue_at=None if look_at is None else look_at + 1)

@@ -1,0 +1,106 @@
+"""A flavor for each resource of each pod set, and how well that fits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchyard.api.views.pod import Requests
+from batchyard.api.views.workload import Shape
+from batchyard.scheduling.flavor_requests import NO_PICK, SCAN_DONE, Attempt, Choice, Pick, Scan
+from batchyard.scheduling.granular_mode import Mode, Possibility
+from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetFacts, least_severe, most_severe
+from batchyard.scheduling.quota import Usage
+
+
+@dataclass(slots=True)
+class PodSetAssignment:
+    """The flavors of one pod set, and what stands against it."""
+
+    name: str
+    count: int
+    requests: Requests
+    pick: Pick
+    #: The resource groups looked at; one without a pick ended the search.
+    scans: tuple[Scan, ...]
+    #: A resource that the ClusterQueue does not have.
+    unavailable: str
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """The flavors by resource."""
+        return self.pick.choices
+
+    @property
+    def mode(self) -> Mode:
+        """That of its worst resource."""
+        return self.pick.mode
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What stands against it."""
+        if self.scans and self.scans[-1].pick is NO_PICK:
+            return tuple(self.scans[-1].facts)
+        if self.unavailable:
+            return (f"resource {self.unavailable} unavailable in ClusterQueue",)
+        return tuple([fact for scan in self.scans for fact in scan.facts])
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What came of the flavors that were looked at and are not simply free."""
+        return tuple([attempt for scan in self.scans for attempt in scan.attempts])
+
+    @property
+    def no_fit_reason(self) -> str:
+        """Why it does not fit at all: in each resource group the flavor nearest to fitting, of all groups the worst."""
+        by_group: dict[int, str] = {}
+        for attempt in self.attempts:
+            if attempt.possibility is Possibility.NO_FIT:
+                known = by_group.get(attempt.group, attempt.no_fit_reason)
+                by_group[attempt.group] = least_severe(known, attempt.no_fit_reason)
+        worst = ""
+        for reason in by_group.values():
+            worst = most_severe(worst, reason)
+        return worst or NO_MATCHING_FLAVOR
+
+
+class LastAssignment(NamedTuple):
+    """How far a search came that stopped before the last flavor of some resource, and when that still counts."""
+
+    #: By pod set and resource, the last flavor looked at, or SCAN_DONE.
+    tried: tuple[Mapping[str, int], ...]
+    generation: int
+    cycle: int
+    shape: Shape
+
+    def next_flavor(self, pod_set: int, resource: str) -> int:
+        """Where to go on for a resource of a pod set."""
+        return self.tried[pod_set].get(resource, SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Flavors for a whole Workload. `mode` may be lowered to DEFERRED_FIT."""
+
+    pod_sets: list[PodSetAssignment]
+    mode: Mode
+    borrow: int
+    usage: Usage
+
+    @property
+    def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
+        """What stands against it."""
+        return tuple([PodSetFacts(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
+
+    @property
+    def no_fit_reason(self) -> str:
+        """The reason for QuotaReserved=False when it does not fit at all."""
+        worst = ""
+        for pod_set in self.pod_sets:
+            if pod_set.mode is Mode.NO_FIT:
+                worst = most_severe(worst, pod_set.no_fit_reason)
+        return worst
+
+    @property
+    def preempting(self) -> tuple[int, ...]:
+        """The flavor-resources that need preemption."""
+        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.pick.preempting]))

@@ -1,0 +1,177 @@
+"""Whether a ClusterQueue can admit at all, and why not. Source: Kueue's pkg/cache/scheduler (inactiveReason)."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.views.queues import ClusterQueueView
+from batchyard.base.instant import Instant
+from batchyard.scheduling.flavor_requests import Coverage
+from batchyard.scheduling.quota import QuotaNode, Usage
+
+# --- queue ---
+#
+# A ClusterQueue as decisions see it, and the Workloads that hold quota in it.
+
+
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """A Workload that holds quota."""
+
+    key: str
+    uid: str
+    queue: "ClusterQueue"
+    usage: Usage
+    #: Every flavor-resource assigned, those with an amount of zero included.
+    flavor_resources: frozenset[int] = frozenset()
+    priority: int = 0
+    queued: Instant = 0
+    reserved_at: Instant = 0
+    evicted: bool = False
+    is_admitted: bool = True
+    local_queue: str = ""
+    #: How much of the priority a Budget has added.
+    boost: int = 0
+    #: Its place among those to be preempted: low priority, lately reserved, uid.
+    rank: tuple[int, int, str] = field(init=False)
+
+    def is_like(self, other: "Admitted") -> bool:
+        """Whether they differ in nothing that bears on decisions."""
+        return (
+            self.queue is other.queue
+            and self.rank == other.rank
+            and self.usage == other.usage
+            and self.evicted == other.evicted
+            and self.is_admitted == other.is_admitted
+            and self.queued == other.queued
+            and self.flavor_resources == other.flavor_resources
+            and self.local_queue == other.local_queue
+        )
+
+    def __post_init__(self) -> None:
+        self.rank = (self.priority, -self.reserved_at, self.uid)
+        if not self.flavor_resources:
+            self.flavor_resources = frozenset(fr for fr, _ in self.usage)
+
+
+#: The sort key of candidates for preemption.
+RANK: Final = attrgetter("rank")
+
+
+class ClusterQueue:
+    """See the module. `workloads` is changed through the snapshot only."""
+
+    __slots__ = (
+        "_ranked",
+        "active",
+        "coverage",
+        "generation",
+        "in_cycle",
+        "name",
+        "node",
+        "view",
+        "workloads",
+    )
+
+    def __init__(self, view: ClusterQueueView, node: QuotaNode, coverage: Coverage) -> None:
+        self.name = view.name
+        self.view = view
+        self.node = node
+        self.coverage = coverage
+        self.workloads: dict[str, Admitted] = {}
+        #: Grows whenever quota may have become free here; an older flavor search is then started over.
+        self.generation = 1
+        self.active = True
+        #: Its Cohort's parents lead into a cycle.
+        self.in_cycle = False
+        self._ranked: list[Admitted] | None = None
+
+    def put(self, workload: Admitted) -> None:
+        """Add a Workload."""
+        self.workloads[workload.key] = workload
+        self._ranked = None
+
+    def take(self, key: str) -> None:
+        """Remove a Workload."""
+        del self.workloads[key]
+        self._ranked = None
+
+    def forget_ranks(self) -> None:
+        """Drop what is remembered of their order."""
+        self._ranked = None
+
+    def ranked(self) -> list[Admitted]:
+        """Its Workloads in the order in which they would be preempted."""
+        if self._ranked is None:
+            self._ranked = sorted(self.workloads.values(), key=RANK)
+        return self._ranked
+
+
+class Readiness(NamedTuple):
+    """The Active condition of a ClusterQueue."""
+
+    active: bool
+    reason: str
+    message: str
+
+
+class Check(NamedTuple):
+    """What is known of an AdmissionCheck: whether its controller answers it, and which that is."""
+
+    active: bool
+    controller: str = ""
+
+
+Fault: TypeAlias = tuple[str, str]
+
+PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
+MULTI_KUEUE: Final = "kueue.x-k8s.io/multikueue"
+
+READY: Final = Readiness(True, "Ready", "Can admit new workloads")
+TERMINATING: Final = Readiness(False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
+
+
+def readiness_of(
+    view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, Check]
+) -> Readiness:
+    """A ClusterQueue's readiness, given the flavors and AdmissionChecks there are."""
+    if terminating:
+        return TERMINATING
+    faults: list[Fault] = []
+    if view.stop_policy != "None":
+        faults.append(("Stopped", "is stopped"))
+    missing = [flavor for flavor in view.flavors if flavor not in flavors]
+    if missing:
+        faults.append(("FlavorNotFound", f"references missing ResourceFlavor(s): {','.join(missing)}"))
+    if view.check_rules:
+        faults += _faults_of_checks(view, checks)
+    if not faults:
+        return READY
+    return Readiness(False, faults[0][0], f"Can't admit new workloads: {', '.join(text for _, text in faults)}.")
+
+
+def _faults_of_checks(view: ClusterQueueView, checks: Mapping[str, Check]) -> list[Fault]:
+    """Checks that are not there or not active, and those that do not go together."""
+    rules = sorted(view.check_rules)
+    known = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
+    remote = [rule for rule, check in known if check.controller == MULTI_KUEUE]
+    some = [rule.name for rule in remote if frozenset(rule.flavors) != frozenset(view.flavors)]
+    local = [rule.name for rule, check in known if check.controller == PROVISIONING]
+    faults = []
+    if unknown := [rule.name for rule in rules if rule.name not in checks]:
+        faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(unknown)}"))
+    if inactive := [rule.name for rule, check in known if not check.active]:
+        faults.append(("AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(inactive)}"))
+    names = ",".join(rule.name for rule in remote)
+    if len(remote) > 1:
+        text = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
+        faults.append(("MultipleMultiKueueAdmissionChecks", text))
+    if some:
+        text = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(some)}"
+        faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", text))
+    if remote and local:
+        both = f"found: {names}, {','.join(local)}"
+        text = f"Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, {both}"
+        faults.append(("MultiKueueWithProvisioningRequest", text))
+    return faults

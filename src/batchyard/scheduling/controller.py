@@ -1,0 +1,468 @@
+"""Admission: runs scheduling cycles while there is something to decide, and writes what they decide.
+
+One constant key, "the cycle". Its rank lets all that is due settle first, and what a cycle decided settle before the
+next one. An admission counts at once (assume); its watch event confirms it. Why a Workload waits changes often: it is
+written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds. Where
+admission waits for pods to be ready, a cycle stops before the first admission that has to wait, and goes on from there
+when they are (`blocked_cycle.py`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.scheduling.assignment import Assignment, PodSetAssignment
+from batchyard.scheduling.block_admission import PodsReadyGate
+from batchyard.scheduling.blocked_cycle import BlockedCycle
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait, Why
+from batchyard.scheduling.flavor_requests import Attempt
+from batchyard.scheduling.granular_mode import Possibility
+from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
+from batchyard.scheduling.observer import CycleWatch, Unwatched
+from batchyard.scheduling.preemption.alternatives import NOT_WEIGHED, Spared, Weighed, weighed
+from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.preemption_loops import LoopWatch, PreemptionLoop
+from batchyard.scheduling.scheduler_cache import KINDS, AdmissionIndex
+from batchyard.scheduling.workload import lifecycle as reasons
+from batchyard.scheduling.workload.checks import required_checks
+from batchyard.scheduling.workload.lifecycle import evict, reserve_quota, set_pending, with_resource_requests
+from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
+
+# --- particulars ---
+#
+# What a decision about admission rested on, as the decision ledger keeps it: plain values, worked out when asked.
+
+
+#: Of more victims, or flavors, only the first are told, and how many there were.
+_TOLD_MAX: Final = 32
+#: How Kueue's messages say what became of a flavor.
+WORDS: Final[Mapping[Possibility, str]] = {
+    Possibility.NO_FIT: "NoFit",
+    Possibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
+    Possibility.PREEMPT: "preemptionMode=Preempt",
+    Possibility.RECLAIM: "preemptionMode=Reclaim",
+    Possibility.FIT: "Fit",
+}
+
+
+def of_admission(decision: Admit, cycle: int) -> Mapping[str, Any]:
+    """Where its quota came from, and which flavors were looked at before."""
+    return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets(decision.assignment)}
+
+
+def of_wait(why: Why, cycle: int) -> Mapping[str, Any]:
+    """What came of each flavor."""
+    return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
+
+
+def of_preemption(decision: Preempt, cycle: int, others: Weighed) -> Mapping[str, Any]:
+    """For whom, by which rule, who else goes, and who stays although he holds some of it."""
+    preemptor = decision.head.workload
+    return {
+        "cycle": cycle,
+        "preemptor": {**_named(preemptor), "clusterQueue": decision.queue.name},
+        "targets": [_target(target) for target in decision.targets[:_TOLD_MAX]],
+        "targetsInAll": len(decision.targets),
+        "spared": [_spared(each) for each in others.spared],
+        "sparedInAll": others.in_all,
+        "podSets": [] if decision.why.assignment is None else _pod_sets(decision.why.assignment),
+    }
+
+
+def _named(workload: WorkloadView) -> dict[str, Any]:
+    return {"workload": workload.key, "uid": workload.uid, "priority": workload.priority}
+
+
+def _target(target: Target) -> dict[str, Any]:
+    victim = target.workload
+    named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
+    return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
+
+
+def _spared(spared: Spared) -> dict[str, Any]:
+    stays = spared.holder.workload
+    named = {"workload": stays.key, "uid": stays.uid, "priority": stays.priority, "clusterQueue": stays.queue.name}
+    return {**named, "rule": spared.reason.rule, "why": spared.reason.text}
+
+
+def _pod_sets(assignment: Assignment) -> Sequence[dict[str, Any]]:
+    return [_pod_set(each) for each in assignment.pod_sets]
+
+
+def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
+    asked = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
+    attempts = sorted(assignment.attempts)[:_TOLD_MAX]
+    return {
+        "name": assignment.name,
+        "count": assignment.count,
+        "requests": asked,
+        "flavors": {resource: choice.flavor for resource, choice in sorted(assignment.choices.items())},
+        "borrowsFromHeight": max([choice.borrow for choice in assignment.choices.values()], default=0),
+        "considered": [_attempt(attempt) for attempt in attempts],
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    against = sorted(map(str, attempt.facts))
+    told = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
+    return {**told, **({"against": against} if against else {})}
+
+
+# --- idle watch ---
+#
+# When a cohort tree may rest though a Workload is in line there: cycles change nothing any more.
+#
+# A head that has tried all flavors gets the same decision again, so one repetition is enough. A head with flavors left
+# resumes its search with every cycle, and Kueue's scheduler spins on it. Where its search stands when something changes
+# decides which flavors it gets. The recorded cases of upstream spin five cycles after the last change.
+
+
+#: A tree whose heads have flavors left rests after so many cycles that change nothing.
+_SPINS: Final = 5
+
+
+@dataclass(slots=True)
+class _Standstill:
+    """What a tree's cycles decided since something changed there last."""
+
+    touches: int
+    #: The decisions seen.
+    signatures: dict[object, None] = field(default_factory=dict)
+    #: The cycles since the first one after the change.
+    spins: int = -1
+
+
+class IdleWatch:
+    """Sees when cycles in a tree change nothing any more, as with a blocked StrictFIFO head: the tree may rest."""
+
+    def __init__(self, index: AdmissionIndex) -> None:
+        self._index = index
+        self._standstills: dict[str, _Standstill] = {}
+
+    def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
+        """Take note of a cycle's decisions, each with whether its Workload was parked."""
+        trees: dict[str, list[tuple[str, str]] | None] = {}
+        for decision, parked in decided:
+            queue = self._index.snapshot.queues.get(decision.head.queue)
+            if queue is None:
+                continue
+            root = queue.node.tree
+            if parked or isinstance(decision, Admit) or is_new(decision):
+                trees[root] = None
+                continue
+            stuck = trees.setdefault(root, [])
+            if stuck is not None:
+                tried = repr(decision.last.tried) if decision.last else ""
+                stuck.append((decision.head.workload.key, tried))
+        for root, heads in trees.items():
+            self._look_at(root, heads)
+
+    def _look_at(self, root: str, stuck: list[tuple[str, str]] | None) -> None:
+        touches = self._index.line_up.touches.get(root, 0)
+        known = self._standstills.get(root)
+        if known is None or stuck is None or known.touches != touches:
+            known = self._standstills[root] = _Standstill(touches)
+        known.spins += 1
+        if stuck is None:
+            return
+        signature = tuple(sorted(stuck, key=lambda head: head[0]))
+        has_flavors_left = any(tried for _, tried in stuck)
+        if signature in known.signatures and (known.spins >= _SPINS or not has_flavors_left):
+            self._index.line_up.rest(root)
+        known.signatures[signature] = None
+
+
+def is_new(decision: Decision) -> bool:
+    """Whether it preempts somebody who is not on the way out already."""
+    return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
+
+
+CYCLE: Final = Key("Cycle", "", "cycle")
+#: Why Workloads wait is written this often at most.
+REPORT_PERIOD: Final = SECOND
+
+_PREEMPTED: Final = "Preempted"
+_WAITING_FOR_PODS: Final = (
+    reasons.WAITING_FOR_PODS_READY,
+    "waiting for all admitted workloads to be in PodsReady condition",
+)
+
+
+def ignore_loop(loop: PreemptionLoop) -> None:
+    """Take no notice of a loop."""
+
+
+class Scheduler:
+    """See the module."""
+
+    name = "scheduler"
+    rank = 10
+    kinds = KINDS
+
+    def __init__(
+        self,
+        index: AdmissionIndex,
+        policy: Policy,
+        on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
+        gate: PodsReadyGate | None = None,
+        watch: CycleWatch | None = None,
+        *,
+        weighs: bool = False,
+    ) -> None:
+        self._index = index
+        self._policy = policy
+        #: Whether it is told who was not preempted, and why, when others are.
+        self._weighs = weighs
+        self._on_loop = on_loop
+        self._watch = watch or Unwatched()
+        self._blocked = BlockedCycle(index, gate)
+        self._number = 0
+        self._loops = LoopWatch()
+        self._idle = IdleWatch(index)
+        #: Why Workloads wait, and since which cycle, not yet written.
+        self._reports: dict[str, tuple[Why, int]] = {}
+        self._reports_due: Instant = 0
+        #: Workloads that are not tried because one of their shape did not fit, and its reason.
+        self._bypassed: dict[str, str] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The cycle, if there is something to decide."""
+        self._blocked.observe(event)
+        is_due = self._index.observe(event, now) or self._blocked.may_resume
+        return (CYCLE,) if self._note_bypassed(event) or is_due else ()
+
+    def _note_bypassed(self, event: WatchEvent) -> bool:
+        """Note a Workload that came back and is not tried, since one of its shape did not fit; whether it is one."""
+        if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
+            return False
+        view = workload_view(event.obj)
+        if view.waits_for != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
+            return False
+        reason = self._index.no_fit_reason(view)
+        if reason:
+            self._bypassed[view.key] = reason
+        return bool(reason)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """One cycle, or the rest of one; when nothing is left to decide, say why those who wait do."""
+        self._index.book.take_back()
+        self._index.look_anew(reader, now)
+        heads = self._index.heads(now)
+        outcome = Outcome(requeue_at=now, independent=True)
+        if self._blocked.may_resume:
+            self._carry_out(self._blocked.resume(), reader, now, outcome)
+            return outcome
+        if not heads or self._blocked.stands_still:
+            return self._rest(reader, now)
+        self._number += 1
+        self._watch.begin()
+        cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
+        decisions = cycle.run(self._blocked.first_heads(heads))
+        self._watch.decide()
+        self._carry_out(decisions, reader, now, outcome)
+        self._watch.end(cycle, decisions)
+        return outcome
+
+    def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome) -> None:
+        """Apply decisions, up to the first admission that has to wait for pods; its Workload is told so."""
+        decisions, blocked = self._blocked.split(decided, reader)
+        if blocked is not None:
+            self._reports.pop(workload_view(blocked).key, None)
+            told = set_pending(blocked, *_WAITING_FOR_PODS, now)
+            outcome.writes += [UpdateStatus(told)] if told is not blocked else []
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
+        loops = self._loops.look(preemptions, self._index.snapshot, now)
+        parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
+        self._idle.look(zip(decisions, parked, strict=True))
+        for loop in loops:
+            self._index.line_up.freeze(loop.tree)
+            self._on_loop(loop)
+
+    def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
+        """Carry a decision out; whether its Workload was parked."""
+        match decision:
+            case Wait():
+                return self._requeue(decision, now)
+            case Admit():
+                self._admit(decision, reader, now, outcome)
+                return False
+            case Preempt():
+                self._preempt(decision, reader, now, outcome)
+                return self._requeue(decision, now)
+
+    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:
+        view = decision.head.workload
+        key = _key(view)
+        self._reports.pop(view.key, None)
+        obj = reader.get(key)
+        self._index.book.dequeue(view.key)
+        if obj is None or not workload_view(obj).admissible:
+            return  # its change is still to be told
+        admission = {
+            "clusterQueue": decision.queue.name,
+            "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
+        }
+        checks = required_checks(decision.queue.view, admission)
+        admitted = not checks
+        self._index.book.assume(decision, now, admitted=admitted)
+        reserved, *more = _admission_events(key, view, decision, now, admitted=admitted)
+        events = [reserved._replace(details=partial(of_admission, decision, self._number)), *more]
+        outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
+
+    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
+        others = NOT_WEIGHED
+        if self._weighs and is_new(decision):
+            others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
+        details = cache(partial(of_preemption, decision, self._number, others))  # the same of every target
+        for target in decision.targets:
+            key = _workload_key(target.workload.key)
+            obj = reader.get(key)
+            if obj is None or target.workload.evicted:
+                continue
+            preempted, events = self._evicted(decision, target, obj, now)
+            told = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            outcome.add(UpdateStatus(preempted), told)
+
+    def _evicted(self, decision: Preempt, target: Target, obj: Obj, now: Instant) -> tuple[Obj, Sequence[EventRecord]]:
+        """A Workload that is to leave for another, and what both are told."""
+        snapshot, preemptor = self._index.snapshot, decision.head.workload
+        message = preemption_message(
+            preemptor.uid,
+            preemptor.job_uid,
+            target.reason,
+            snapshot.path_of(decision.queue),
+            snapshot.path_of(target.workload.queue),
+        )
+        preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
+        return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
+
+    def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
+        head = decision.head
+        parked = self._index.line_up.requeue(head, decision.last, decision.requeue, decision.why.reason)
+        if not self._reports:
+            self._reports_due = now + REPORT_PERIOD
+        self._reports[head.workload.key] = decision.why, self._number
+        return parked
+
+    def _rest(self, reader: Reader, now: Instant) -> Outcome:
+        """Nothing to decide: write the reports that are due, and say when to look again."""
+        outcome = Outcome(independent=True)
+        for name, reason in self._bypassed.items():
+            obj = reader.get(_workload_key(name))
+            if obj is not None and is_evaluation_awaited(obj):
+                outcome.add(UpdateStatus(set_pending(obj, reason, BYPASSED, now)), [])
+        self._bypassed.clear()
+        if self._reports and now >= self._reports_due:
+            for name, (why, cycle) in self._reports.items():
+                key = _workload_key(name)
+                report = _report(reader.get(key), why, now)
+                if report is not None:
+                    told = EventRecord(key, "Warning", why.reason, why.message, partial(of_wait, why, cycle))
+                    outcome.add(UpdateStatus(report), [told])
+            self._reports.clear()
+        times = [
+            t
+            for t in (self._index.line_up.next_release(), self._reports_due if self._reports else None)
+            if t is not None
+        ]
+        outcome.requeue_at = min(times, default=None)
+        return outcome
+
+
+def _key(view: WorkloadView) -> Key:
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
+
+
+def _workload_key(name: str) -> Key:
+    """The key of a Workload by its namespace and name."""
+    namespace, _, name = name.partition("/")
+    return Key(scheme.WORKLOAD, namespace, name)
+
+
+def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
+    """A pod set's part of status.admission; without requests it has no flavors, as upstream's Go types write it."""
+    requests = dict(assignment.requests)
+    resources = sorted(assignment.choices)
+    if not resources:
+        return {"name": assignment.name, "count": assignment.count}
+    return {
+        "name": assignment.name,
+        "flavors": {r: assignment.choices[r].flavor for r in resources},
+        "resourceUsage": {r: format_amount(r, requests.get(r, 0)) for r in resources},
+        "count": assignment.count,
+    }
+
+
+def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
+    """The Workload with the reason why it waits; None if it no longer does or says so already."""
+    if obj is None:
+        return None
+    view = workload_view(obj)
+    if not view.admissible:
+        return None
+    requests: list[Mapping[str, Any]] = []
+    for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
+        amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
+        requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
+    report = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
+    return None if report is obj else report
+
+
+def _priority(workload: WorkloadView | Admitted) -> str:
+    priority, boost = workload.priority, workload.boost
+    return f"effective priority: {priority} (base: {priority - boost}, boost: {boost})"
+
+
+def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, message: str) -> list[EventRecord]:
+    """What both sides of a preemption are told."""
+    priorities = f"; preemptor {_priority(preemptor)}; preemptee {_priority(target.workload)}"
+    victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
+    return [
+        EventRecord(key, "Normal", "EvictedDueToPreempted", message),
+        EventRecord(key, "Normal", _PREEMPTED, message + priorities),
+        EventRecord(_key(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
+    ]
+
+
+def _admission_events(
+    key: Key, view: WorkloadView, decision: Admit, now: Instant, *, admitted: bool
+) -> list[EventRecord]:
+    queue = decision.queue.name
+    waited = round((now - view.waiting_since) / SECOND)
+    message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {waited}s"
+    considered = _considered(decision.assignment)
+    if considered:
+        message += f"; Flavors considered: {considered}"
+    events = [EventRecord(key, "Normal", "QuotaReserved", message)]
+    if admitted:
+        text = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
+        events.append(EventRecord(key, "Normal", "Admitted", text))
+    return events
+
+
+def _considered(assignment: Assignment) -> str:
+    """The flavors looked at that were not simply free, in Kueue's words."""
+    pod_sets = []
+    for pod_set in assignment.pod_sets:
+        told = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]
+        if told:
+            pod_sets.append(f"{pod_set.name}: {', '.join(told)}")
+    return " | ".join(pod_sets)
+
+
+def _told(attempt: Attempt) -> str:
+    parts = [WORDS[attempt.possibility]]
+    if attempt.borrow:
+        parts.append(f"borrow={attempt.borrow}")
+    parts += sorted(map(str, attempt.facts))
+    return f"{attempt.flavor}({';'.join(parts)})"

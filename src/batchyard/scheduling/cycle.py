@@ -1,0 +1,307 @@
+"""One scheduling cycle: heads in, a decision for each out.
+
+    nominate   flavors for every head, and whom to preempt, each as if it were alone
+    order      who is decided first (ordering.py)
+    decide     in that order: admit what still fits, preempt for what may, say why not for the rest
+
+Decisions of one cycle see each other through the snapshot; when the cycle is over the snapshot is as before, and the
+caller applies what was decided. Pure: the same input gives the same output.
+Source: Kueue's pkg/scheduler/scheduler.go.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.scheduling.assignment import Assignment, LastAssignment
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, Wait, Why
+from batchyard.scheduling.flavor_assigner import FlavorSearch, Nominated, is_outdated, search_counts
+from batchyard.scheduling.granular_mode import Mode
+from batchyard.scheduling.messages import (
+    MISCONFIGURED,
+    NAMESPACE_MISMATCH,
+    PENDING_EVALUATION,
+    SUSPENDED,
+    WAITING_FOR_PREEMPTED_WORKLOADS,
+    WAITING_FOR_QUOTA,
+    RequeueReason,
+)
+from batchyard.scheduling.ordering import classical_order, fair_order
+from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.preemption.fair import BOTH, Strategy
+from batchyard.scheduling.preemption.preemptor import VictimSearch
+from batchyard.scheduling.quota import QuotaNode, Usage, has_room
+from batchyard.scheduling.snapshot import Snapshot
+
+_WILL_FIT: Final = (
+    "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
+)
+_OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
+_NOBODY: Final[Mapping[str, Admitted]] = {}
+_NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
+
+# Members looked up once: an attribute of an enum costs more than what is done with it here.
+_M_NO_FIT: Final = Mode.NO_FIT
+_M_PREEMPT: Final = Mode.PREEMPT
+_M_DEFERRED_FIT: Final = Mode.DEFERRED_FIT
+_M_FIT: Final = Mode.FIT
+_R_NO_FIT: Final = RequeueReason.NO_FIT
+_R_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a platform chooses for all its queues."""
+
+    fair_sharing: bool = False
+    #: Whom fair sharing preempts.
+    strategies: tuple[Strategy, ...] = BOTH
+
+    @property
+    def fair_strategies(self) -> tuple[Strategy, ...]:
+        """Those strategies; none where nothing is shared fairly."""
+        return self.strategies if self.fair_sharing else ()
+
+
+@dataclass(slots=True)
+class Entry:
+    """A head under consideration."""
+
+    head: Head
+    workload: WorkloadView
+    queue: ClusterQueue
+    assignment: Assignment
+    targets: list[Target]
+
+    @property
+    def borrow(self) -> int:
+        """From how far its quota comes."""
+        return self.assignment.borrow
+
+    @property
+    def usage(self) -> Usage:
+        """How much it takes."""
+        return self.assignment.usage
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One cycle over one snapshot."""
+
+    snapshot: Snapshot
+    policy: Policy
+    #: Labels by namespace; a namespace that is not there does not exist.
+    namespaces: Mapping[str, Mapping[str, str]]
+    number: int
+    #: The keys of those that were nominated anew because others had claimed their targets.
+    looked_again: dict[str, None] = field(default_factory=dict)
+    #: By ClusterQueue, how many had targets and had to stand back for others of this cycle.
+    skipped_preemptions: dict[str, int] = field(default_factory=dict)
+
+    def run(self, heads: Sequence[Head]) -> list[Decision]:
+        """A decision for each head, in the order in which they were taken."""
+        self.snapshot.settle()
+        decisions: list[Decision] = []
+        entries: list[Entry] = []
+        for head in heads:
+            obstacle = self._obstacle(head)
+            if obstacle is None:
+                entries.append(self._nominate(head))
+            else:
+                decisions.append(obstacle)
+        with self.snapshot.what_if():
+            victims = _Victims(self.snapshot)
+            decisions += [self._decide(entry, victims) for entry in self._ordered(entries)]
+        return decisions
+
+    def _ordered(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        return fair_order(entries, self.snapshot) if self.policy.fair_sharing else classical_order(entries)
+
+    # Nomination.
+
+    def _obstacle(self, head: Head) -> Decision | None:
+        """Why a head cannot even be considered."""
+        queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
+        labels = self.namespaces.get(namespace)
+        requeue = RequeueReason.GENERIC
+        if head.workload.has_failed_check:
+            why = Why(PENDING_EVALUATION, text="The workload has failed admission checks")
+        elif queue is None:
+            why = Why(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
+        elif not queue.active or queue.in_cycle:
+            why = Why(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
+        elif labels is None:
+            text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
+            why = Why(MISCONFIGURED, text=text)
+        elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
+            why, requeue = Why(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
+        elif head.workload.over_limit:
+            why = Why(MISCONFIGURED, text=_over_limit(head.workload))
+        elif head.workload.out_of_bounds:
+            why = Why(MISCONFIGURED, text=head.workload.out_of_bounds)
+        else:
+            return None
+        return Wait(head, why, requeue, head.last)
+
+    def _nominate(self, head: Head) -> Entry:
+        queue = self.snapshot.queues[head.queue]
+        assignment, targets = self._assign(head.workload, queue, head.last, ())
+        return Entry(head, head.workload, queue, assignment, targets)
+
+    def _assign(
+        self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
+    ) -> tuple[Assignment, list[Target]]:
+        """Flavors and victims; with fewer pods where all do not fit and the Workload may run with fewer."""
+        if last is not None and is_outdated(last, queue, self.number, workload):
+            last = None
+        fair = self.policy.fair_sharing
+        may_preempt = queue.view.preemption.is_allowed
+        victims = VictimSearch(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
+        oracle = victims.oracle if victims is not None else None
+        search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
+
+        found = _attempt(search, victims, workload.counts)
+        if _is_good(found) or not workload.can_be_partially_admitted:
+            return found
+        return search_counts(workload.pod_sets, partial(_attempt, search, victims), _is_good) or found
+
+    # Decision.
+
+    def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
+        """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
+        if entry.targets and victims.overlap(entry):
+            self._look_again(entry, victims)
+        assignment, head = entry.assignment, entry.head
+        if assignment.mode is _M_NO_FIT:
+            why = Why("", assignment)
+            return Wait(head, why, _R_NO_FIT, self._tried(entry))
+        if assignment.mode is _M_PREEMPT and not entry.targets:
+            self._reserve(entry)
+            why = Why(WAITING_FOR_QUOTA, assignment)
+            return Wait(head, why, _R_NO_CANDIDATES, self._tried(entry))
+        if assignment.mode is _M_DEFERRED_FIT:
+            self.snapshot.add_usage(entry.queue, entry.usage)
+            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
+        if entry.targets and victims.overlap(entry):
+            return self._skip(entry, _OVERLAP)
+        if not victims.leave_room_for(entry):
+            return self._skip(entry, _NO_LONGER_FITS)
+        victims.claim(entry)
+        self.snapshot.add_usage(entry.queue, entry.usage)
+        if assignment.mode is _M_PREEMPT:
+            after = f". Pending the preemption of {len(entry.targets)} workload(s)"
+            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, after=after)
+            return Preempt(head, entry.queue, tuple(entry.targets), why)
+        return Admit(head, entry.queue, assignment)
+
+    def _skip(self, entry: Entry, text: str) -> Decision:
+        if entry.assignment.mode is _M_PREEMPT:
+            self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
+        why = Why(WAITING_FOR_QUOTA, text=text)
+        return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
+
+    def _tried(self, entry: Entry) -> LastAssignment | None:
+        """How far the search for flavors came, for the next one to go on from there; None if that is to start over."""
+        pod_sets = entry.assignment.pod_sets
+        for pod_set in pod_sets:
+            if pod_set.pick.has_flavors_left:
+                tried = tuple([p.pick.tried for p in pod_sets])
+                return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
+        return None
+
+    def _look_again(self, entry: Entry, victims: "_Victims") -> None:
+        """Another entry has claimed one of its victims: it is nominated anew as if those victims were gone.
+
+        It may not change flavors. What then fits has to wait until they are gone.
+        """
+        self.looked_again[entry.workload.key] = None
+        nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
+        with self.snapshot.what_if():
+            for victim in victims.claimed_near(entry).values():
+                self.snapshot.remove_workload(victim)
+            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
+        if entry.assignment.mode is _M_FIT:
+            entry.assignment.mode = _M_DEFERRED_FIT
+
+    def _reserve(self, entry: Entry) -> None:
+        """Keep quota for a head that cannot get it back by preemption later, lest others take it meanwhile."""
+        queue = entry.queue
+        if queue.view.preemption.reclaim_within_cohort == "Any":
+            return
+        node = queue.node
+        reserved = []
+        for fr, amount in entry.usage:
+            limit = node.borrowing_limit.get(fr)
+            if entry.assignment.borrow == 0:
+                reserved.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
+            elif limit is None:
+                reserved.append((fr, amount))
+            else:
+                reserved.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
+        self.snapshot.add_usage(queue, tuple(reserved))
+
+
+def _attempt(
+    search: FlavorSearch, victims: VictimSearch | None, counts: Sequence[int]
+) -> tuple[Assignment, list[Target]]:
+    """Flavors and victims for so many pods."""
+    assignment = search.assign(counts)
+    if victims is None or assignment.mode is not _M_PREEMPT:
+        return assignment, []
+    return assignment, victims.targets_for(assignment)
+
+
+def _is_good(found: tuple[Assignment, list[Target]]) -> bool:
+    """Whether it fits, now or once the victims are gone."""
+    assignment, targets = found
+    return assignment.mode is _M_FIT or bool(targets)
+
+
+class _Victims:
+    """Those whom the entries decided so far preempt. What happens in one tree bears on no other."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        #: By the root of their tree.
+        self._claimed: dict[QuotaNode, dict[str, Admitted]] = {}
+
+    def claimed_near(self, entry: Entry) -> Mapping[str, Admitted]:
+        """Those claimed in the entry's tree."""
+        return self._claimed.get(entry.queue.node.path[0], _NOBODY)
+
+    def overlap(self, entry: Entry) -> bool:
+        """Whether one of its targets is claimed already."""
+        claimed = self.claimed_near(entry)
+        return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
+
+    def claim(self, entry: Entry) -> None:
+        """Claim its targets."""
+        if entry.targets:
+            claimed = self._claimed.setdefault(entry.queue.node.path[0], {})
+            claimed.update({target.workload.key: target.workload for target in entry.targets})
+
+    def leave_room_for(self, entry: Entry) -> bool:
+        """Whether the entry fits once all claimed, and its own targets, are gone."""
+        node, claimed = entry.queue.node, self.claimed_near(entry)
+        if not claimed and not entry.targets:
+            return has_room(node, entry.usage)
+        own = {target.workload.key: target.workload for target in entry.targets}
+        with self._snapshot.what_if():
+            for victim in {**claimed, **own}.values():
+                self._snapshot.remove_usage(victim.queue, victim.usage)
+            return has_room(node, entry.usage)
+
+
+def _over_limit(workload: WorkloadView) -> str:
+    """Requests above their limits, in Kueue's words."""
+    faults = [
+        f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
+        for index, pod_set in enumerate(workload.pod_sets)
+        for place, resources in pod_set.template.over_limit
+        for names in (",".join(f'"{name}"' for name in resources),)
+    ]
+    return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"

@@ -1,0 +1,265 @@
+"""Which flavor for each resource: the search through a resource group's flavors.
+
+For each resource group the flavors are tried in order; each is as good as the worst of the group's resources in it.
+The search stops at a flavor good enough for the queue's fungibility rules, else the best one counts. A later search
+goes on from where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from batchyard.api.views.pod import Requests, ordered
+from batchyard.api.views.workload import PodSet, WorkloadView
+from batchyard.scheduling.assignment import Assignment, LastAssignment, PodSetAssignment
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.flavor_requests import NO_PICK, GroupPlan, Pick, PodSetPlan, Scan, make_pick
+from batchyard.scheduling.granular_mode import FIT, HOPELESS, NO_FIT, Mode, Quality, is_better, should_go_on, worst
+from batchyard.scheduling.quota import Usage, available, known_available, lowest_fitting_height
+from batchyard.scheduling.snapshot import Snapshot
+
+#: Asks how preemption could free an amount of a flavor-resource that now lies at some height.
+Oracle: TypeAlias = Callable[[int, int, int], Quality]
+#: The flavors of an earlier nomination, which a second look may not leave: by pod set, by resource.
+Nominated: TypeAlias = Sequence[Mapping[str, str]]
+
+# Members looked up once: an attribute of an enum costs more than what is done with it here.
+_M_NO_FIT: Final = Mode.NO_FIT
+_M_FIT: Final = Mode.FIT
+
+_NOTHING: Final[Mapping[int, int]] = {}
+_RULED_OUT: Final = (NO_FIT,)
+
+
+@dataclass(slots=True)
+class FlavorSearch:
+    """One Workload's search. `assign()` may be called with other pod counts."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+    snapshot: Snapshot
+    #: None: the queue preempts nobody.
+    oracle: Oracle | None
+    last: LastAssignment | None
+    fair_sharing: bool = False
+    nominated: Nominated = ()
+
+    def assign(self, counts: Sequence[int]) -> Assignment:
+        """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
+        if len(self.workload.pod_sets) == 1:  # nearly always, and then there is nothing to sum up
+            only = self._find(0, counts, ())
+            return Assignment([only], only.pick.mode, only.pick.borrow, only.pick.usage)
+        pod_sets: list[PodSetAssignment] = []
+        usage: Usage = ()
+        borrow, mode = 0, _M_FIT
+        for members in self.workload.pod_set_groups:
+            if len(members) == 1:
+                found = [self._find(members[0], counts, usage)]
+            else:
+                found = self._find_together(members, counts, usage)
+            for pod_set in found:
+                pod_sets.append(pod_set)
+                pick = pod_set.pick
+                usage = _add(usage, pick.usage) if usage else pick.usage
+                if pick.borrow > borrow:
+                    borrow = pick.borrow
+                if pick.mode < mode:
+                    mode = pick.mode
+            if mode is _M_NO_FIT and any(p.mode is _M_NO_FIT and p.requests for p in found):
+                break
+        return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
+
+    def weighed(self, plan: GroupPlan, usage: Usage) -> list[Sequence[Quality]]:
+        """Flavor by flavor how good it is for each resource, whether the search would come to it or not.
+
+        `usage` is what other pod sets of the Workload take.
+        """
+        totals = [_on_top(dict(usage), wanted) for wanted in plan.usages] if usage else plan.usages
+        return list(self._weighed(totals, plan.obstacles, 0, known_available(self.queue.node)))
+
+    def _find(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
+        """The assignment of a pod set on its own."""
+        pod_set, count = self.workload.pod_sets[index], counts[index]
+        plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
+        scans = self._search(plan, (index,), usage)
+        return PodSetAssignment(pod_set.name, count, plan.requests, _joint(plan, scans), scans, plan.unavailable)
+
+    def _find_together(self, members: Sequence[int], counts: Sequence[int], usage: Usage) -> list[PodSetAssignment]:
+        """The assignments of pod sets that must get the same flavors."""
+        coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
+        pod_sets = [self.workload.pod_sets[i] for i in members]
+        plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
+        total, templates = _sum([plan.requests for plan in plans]), [p.template for p in pod_sets]
+        common = coverage.plan_requests(total, templates, obstacles)
+        scans = self._search(common, members, usage)
+        pick = _joint(common, scans)
+        return [
+            PodSetAssignment(p.name, counts[i], plan.requests, _part(pick, plan.requests), scans, common.unavailable)
+            for i, p, plan in zip(members, pod_sets, plans, strict=True)
+        ]
+
+    def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Usage) -> tuple[Scan, ...]:
+        """The scans of the groups, up to the first in which no flavor would do."""
+        scans = []
+        for group in plan.groups:
+            scan = self._scan(group, members, usage)
+            scans.append(scan)
+            if scan.pick is NO_PICK:
+                break
+        return tuple(scans)
+
+    def _scan(self, plan: GroupPlan, members: Sequence[int], usage: Usage) -> Scan:
+        """Look at the flavors of a resource group one by one, and pick the best."""
+        fungibility, node = self.queue.view.fungibility, self.queue.node
+        assumed = dict(usage) if usage else _NOTHING
+        totals = [_on_top(assumed, wanted) for wanted in plan.usages] if assumed else plan.usages
+        free = known_available(node)
+        obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
+        start = 0 if self.last is None else _start(self.last, plan, members)
+        looks: list[Sequence[Quality]] = []
+        best: Sequence[Quality] = ()
+        last: Sequence[Quality] = ()
+        best_quality, best_index = NO_FIT, -1
+        for index, qualities in enumerate(self._weighed(totals, obstacles, start, free), start):
+            if qualities == last:  # no better than the flavor before, and kept but once
+                looks.append(last)
+                continue
+            looks.append(qualities)
+            last = qualities
+            quality = worst(qualities, fungibility)
+            goes_on = should_go_on(quality, fungibility)
+            if not goes_on or is_better(quality, best_quality, fungibility):
+                best, best_quality, best_index = qualities, quality, index
+            if not goes_on:
+                break
+        pick = plan.pick(best_index, index, best) if best else NO_PICK
+        return Scan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)
+
+    def _weighed(
+        self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, free: dict[int, int]
+    ) -> Iterator[Sequence[Quality]]:
+        """Flavor by flavor, how each resource could be had in it; NO_FIT alone where something rules the flavor out.
+
+        A generator, so that what it looks up is looked up once for all flavors.
+        """
+        node, oracle, while_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
+        used, quota, potential, beyond = node.usage, node.subtree, node.potential, node.beyond
+        may_reclaim = False  # beyond its own quota, and from below the root at that
+        for index in range(start, len(obstacles)):
+            if obstacles[index]:
+                yield _RULED_OUT
+                continue
+            qualities = []
+            for fr, total in totals[index]:
+                height = 0 if used[fr] + total <= quota[fr] else beyond
+                if height is None:
+                    height, may_reclaim = lowest_fitting_height(node, fr, total)
+                try:
+                    left = free[fr]
+                except KeyError:
+                    left = free[fr] = available(node, fr)
+                if total <= left or not total:
+                    qualities.append(FIT - height)
+                elif total <= quota[fr] or (total <= potential[fr] and (may_reclaim or while_borrowing)):
+                    qualities.append(HOPELESS - height if oracle is None else oracle(fr, total, height))
+                else:
+                    qualities.append(NO_FIT - height if total <= potential[fr] else NO_FIT)
+            yield qualities
+
+    def _obstacles(self, plan: GroupPlan, members: Sequence[int]) -> list[str]:
+        """What rules flavors out, whatever their quota, when only nominated ones may be had; '' where nothing does."""
+        nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
+        skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
+        return [
+            obstacle if flavor in nominated else skipping.format(flavor, plan.resource)
+            for flavor, obstacle in zip(plan.group.flavors, plan.obstacles, strict=True)
+        ]
+
+    def _may_preempt_while_borrowing(self) -> bool:
+        preemption = self.queue.view.preemption
+        return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
+
+
+def _start(last: LastAssignment, plan: GroupPlan, members: Sequence[int]) -> int:
+    """The flavor to go on with; the first, if the queue has lost flavors since."""
+    start = last.next_flavor(members[0], plan.resource)
+    return start if start < len(plan.group.flavors) else 0
+
+
+def _joint(plan: PodSetPlan, scans: Sequence[Scan]) -> Pick:
+    """The picks of all groups as one; none at all if one group has none."""
+    if plan.unavailable:
+        return NO_PICK
+    if len(scans) == 1 or (scans and scans[-1].pick is NO_PICK):
+        return scans[-1].pick
+    picks = [scan.pick for scan in scans]
+    choices = {resource: choice for pick in picks for resource, choice in pick.choices.items()}
+    tried = {resource: index for pick in picks for resource, index in pick.tried.items()}
+    return make_pick(choices, tuple([used for pick in picks for used in pick.usage]), tried, _M_FIT)
+
+
+def _part(pick: Pick, requests: Requests) -> Pick:
+    """A pod set's part of what was picked for several."""
+    choices = {r: pick.choices[r] for r, _ in requests if r in pick.choices}
+    usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
+    tried = {r: pick.tried[r] for r in choices}
+    return make_pick(choices, usage, tried, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
+
+
+def _on_top(assumed: Mapping[int, int], usage: Usage) -> Usage:
+    """A usage with what is assumed of the same flavor-resources counted in."""
+    return tuple([(fr, assumed.get(fr, 0) + amount) for fr, amount in usage])
+
+
+def _add(usage: Usage, more: Usage) -> Usage:
+    """Both together."""
+    total = dict(usage)
+    for fr, amount in more:
+        total[fr] = total.get(fr, 0) + amount
+    return tuple(total.items())
+
+
+def _sum(requests: Sequence[Requests]) -> Requests:
+    total: dict[str, int] = {}
+    for one in requests:
+        for resource, amount in one:
+            total[resource] = total.get(resource, 0) + amount
+    return ordered(total)
+
+
+def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
+    """Whether an earlier search no longer describes things, and the next one starts over."""
+    if last.shape != workload.shape:
+        return True
+    return cycle - last.cycle > 1 and queue.generation > last.generation
+
+
+# --- partial ---
+#
+# Partial admission: the largest pod counts, between the minimum and what was asked for, that can be had.
+#
+# All pod sets shrink in step; a binary search finds the smallest reduction that works.
+# Source: Kueue's pkg/scheduler/flavorassigner/podset_reducer.go.
+
+
+T = TypeVar("T")
+
+
+def search_counts(
+    pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
+) -> T | None:
+    """The result of `attempt` for the smallest reduction with which it is good; None if there is none."""
+    deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
+    total = sum(deltas)
+    if total == 0:
+        return None
+    low, high = 0, total + 1
+    good: tuple[int, T] | None = None
+    while low < high:
+        middle = (low + high) // 2
+        found = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
+        if is_good(found):
+            good, high = (middle, found), middle
+        else:
+            low = middle + 1
+    return good[1] if good is not None and good[0] == low else None

@@ -1,0 +1,249 @@
+"""What LimitRanges make of a Workload: its pods request what they will, once they are there, and must be within bounds.
+
+Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. What it knows
+of a Workload is adjusted, not the object: that stays as it was written.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchyard.admission_plugins.limit_ranges import limits_of
+from batchyard.api import quantity
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.pod import container_limits, container_requests, pod_total
+from batchyard.api.views.workload import WorkloadView
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+
+Amounts = Mapping[str, int]
+
+
+class Limits(NamedTuple):
+    """What the LimitRanges of a Namespace say, all together."""
+
+    #: For containers that say nothing: what they request, and what they are limited to.
+    requests: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    #: Bounds by type, Container or Pod, in billionths.
+    most: Mapping[str, Amounts]
+    least: Mapping[str, Amounts]
+
+
+def summed_up(ranges: Sequence[Obj]) -> Limits:
+    """The tightest bounds, and the first defaults."""
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    most: dict[str, dict[str, int]] = {}
+    least: dict[str, dict[str, int]] = {}
+    for limit in (each for limit_range in ranges for each in limits_of(limit_range)):
+        kind = limit["type"]
+        if kind == "Container":
+            requests = {**(limit.get("defaultRequest") or {}), **requests}
+            limits = {**(limit.get("default") or {}), **limits}
+        _tighten(most.setdefault(kind, {}), limit.get("max") or {}, min)
+        _tighten(least.setdefault(kind, {}), limit.get("min") or {}, max)
+    return Limits(requests, limits, most, least)
+
+
+def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
+    for name, text in more.items():
+        nano = quantity.parse(text)
+        bounds[name] = choose(bounds.get(name, nano), nano)
+
+
+def limited(workload: Obj, limits: Limits) -> Obj:
+    """The Workload as its pods will be: with what containers request and are limited to where they say nothing."""
+    if not limits.requests and not limits.limits:
+        return workload
+    filled = [_filled_pods(each, limits) for each in _pod_sets(workload)]
+    return {**workload, "spec": {**workload["spec"], "podSets": filled}}
+
+
+def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
+    """The Workload with the overhead of each pod's RuntimeClass, where the pod names none itself."""
+    pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
+    return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
+
+
+def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
+    template = pod_set.get("template") or {}
+    spec = template.get("spec") or {}
+    overhead = overheads.get(spec.get("runtimeClassName") or "")
+    if overhead is None or spec.get("overhead"):
+        return pod_set
+    return {**pod_set, "template": {**template, "spec": {**spec, "overhead": overhead}}}
+
+
+def _pod_sets(workload: Obj) -> Sequence[Obj]:
+    """The pod sets; Kueue takes a Workload without any."""
+    return workload["spec"].get("podSets") or ()
+
+
+def _filled_pods(pod_set: Obj, limits: Limits) -> Obj:
+    template = pod_set["template"]
+    spec = dict(template["spec"])
+    for field in ("initContainers", "containers"):
+        if spec.get(field):
+            spec[field] = [_filled(container, limits) for container in spec[field]]
+    return {**pod_set, "template": {**template, "spec": spec}}
+
+
+def _filled(container: Obj, limits: Limits) -> Obj:
+    own = container.get("resources") or {}
+    bound = {**limits.limits, **(own.get("limits") or {})}
+    asked = {**limits.requests, **(own.get("requests") or {})}
+    return {**container, "resources": {**own, "limits": bound, "requests": asked}}
+
+
+def out_of_bounds(workload: Obj, limits: Limits) -> str:
+    """Why its pods would be refused, in Kueue's words; empty if they would not."""
+    faults = [
+        f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
+        for i, pod_set in enumerate(_pod_sets(workload))
+        for path, names, what in _faults(pod_set["template"]["spec"], limits, f"spec.podSets[{i}].template.spec")
+    ]
+    if not faults:
+        return ""
+    told = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
+    return f"resources didn't satisfy LimitRange constraints: {told}"
+
+
+def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tuple[str, list[str], str]]:
+    """Where what is out of bounds, and how."""
+    for field in ("initContainers", "containers"):
+        for i, container in enumerate(spec.get(field) or ()):
+            requests, bounds = container_requests(container), container_limits(container)
+            least = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            most = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            yield from _beyond(limits, "Container", most, least, f"{path}.{field}[{i}]")
+    total = pod_total(spec, container_requests)
+    yield from _beyond(limits, "Pod", total, total, path)
+
+
+def _beyond(
+    limits: Limits, kind: str, most: Amounts, least: Amounts, path: str
+) -> Iterator[tuple[str, list[str], str]]:
+    above = _greater(most, limits.most.get(kind, {}))
+    if above:
+        yield path, above, "above the limitRange max"
+    below = _greater(limits.least.get(kind, {}), least)
+    if below:
+        yield path, below, "below the limitRange min"
+
+
+def _greater(amounts: Amounts, others: Amounts) -> list[str]:
+    """The resources of which there is more than of the others, among those they know."""
+    return sorted(f'"{name}"' for name, amount in amounts.items() if name in others and amount > others[name])
+
+
+# --- limited views ---
+#
+# Workloads as LimitRanges and RuntimeClasses make them: the view that decisions have of those that ask for quota.
+#
+# Source: AdjustResources in pkg/workload/resources.go of Kueue.
+
+
+_DELETED = EventType.DELETED
+_REMEMBERED_MAX = 16384
+
+
+class LimitedViews:
+    """See the module."""
+
+    def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
+        self._view_of = view_of
+        self._ranges: dict[str, dict[Key, Obj]] = {}
+        self._limits: dict[str, Limits] = {}
+        #: What was made of which Workload, by uid.
+        self._made: dict[str, tuple[Obj, WorkloadView]] = {}
+        #: Namespaces whose Workloads are to be looked at anew.
+        self._changed: dict[str, None] = {}
+        #: What pods of a RuntimeClass take besides their containers, by its name; and the classes that changed.
+        self._overheads: dict[str, Mapping[str, str]] = {}
+        self._changed_classes: dict[str, None] = {}
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a LimitRange."""
+        namespace = event.key.namespace
+        ranges = self._ranges.setdefault(namespace, {})
+        ranges.pop(event.key, None)
+        if event.type is not _DELETED:
+            ranges[event.key] = event.obj
+        if ranges:
+            self._limits[namespace] = summed_up([ranges[key] for key in sorted(ranges)])
+        else:
+            del self._ranges[namespace]
+            self._limits.pop(namespace, None)
+        self._made.clear()
+        self._changed[namespace] = None
+
+    def observe_class(self, event: WatchEvent) -> None:
+        """Take note of a RuntimeClass."""
+        name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
+        if event.type is _DELETED:
+            overhead = {}
+        if overhead == self._overheads.get(name, {}):
+            return
+        self._overheads.pop(name, None)
+        if overhead:
+            self._overheads[name] = overhead
+        self._made.clear()
+        self._changed_classes[name] = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether some Workloads are to be looked at anew."""
+        return bool(self._changed or self._changed_classes)
+
+    def outdated(self, kind: str, reader: Reader) -> list[Obj]:
+        """The Workloads that are to be looked at anew."""
+        changed, self._changed = self._changed, {}
+        classes, self._changed_classes = self._changed_classes, {}
+        found = [obj for namespace in changed for obj in reader.list(kind, namespace)]
+        others = reader.list(kind) if classes else ()
+        return [*found, *(obj for obj in others if any(name in classes for name in _classes_of(obj)))]
+
+    def view(self, obj: Obj) -> WorkloadView:
+        """The view of a Workload."""
+        limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
+        if limits is None and not self._has_overhead(obj):
+            return self._view_of(obj)
+        uid = obj["metadata"].get("uid", "")
+        known = self._made.get(uid)
+        if known is not None and known[0] is obj:
+            return known[1]
+        view = self._adjusted_view(obj, limits)
+        view.queued = self._view_of(obj).queued
+        if len(self._made) >= _REMEMBERED_MAX:
+            self._made.clear()
+        self._made[uid] = (obj, view)
+        return view
+
+    def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+        """The view of a Workload as it might be, of which nothing is remembered; `real` is that of the one there is."""
+        limits = self._limits.get(real.namespace)
+        view = self._adjusted_view(obj, limits)
+        view.queued = real.queued
+        return view
+
+    def _has_overhead(self, obj: Obj) -> bool:
+        return bool(self._overheads) and any(name in self._overheads for name in _classes_of(obj))
+
+    def _adjusted_view(self, obj: Obj, limits: Limits | None) -> WorkloadView:
+        if self._has_overhead(obj):
+            obj = with_overheads(obj, self._overheads)
+        return WorkloadView(obj) if limits is None else _limited_view(obj, limits)
+
+
+def _classes_of(obj: Obj) -> list[str]:
+    """The RuntimeClasses that the pods of a Workload name."""
+    specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
+    return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
+
+
+def _limited_view(obj: Obj, limits: Limits) -> WorkloadView:
+    adjusted = limited(obj, limits)
+    view = WorkloadView(adjusted)
+    view.out_of_bounds = out_of_bounds(adjusted, limits)
+    pods, priority, counts = view.shape
+    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # out of bounds or not: two cases
+    return view

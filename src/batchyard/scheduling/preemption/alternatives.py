@@ -1,0 +1,167 @@
+"""Who holds the quota that is lacking, and why that Workload cannot be preempted for it."""
+
+from collections.abc import Sequence
+from heapq import nsmallest
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.decisions import Preempt
+from batchyard.scheduling.preemption.context import Request
+from batchyard.scheduling.quota import QuotaNode, is_within_nominal
+from batchyard.scheduling.snapshot import Snapshot
+
+POLICY: Final = "policy"
+PRIORITY: Final = "priority"
+NOMINAL: Final = "nominal"
+BORROWING: Final = "borrowing"
+FAIRNESS: Final = "fairness"
+INACTIVE: Final = "inactive"
+
+
+class Reason(NamedTuple):
+    """What kind of rule lets a Workload stay, and which."""
+
+    rule: str
+    text: str
+
+
+class Holder(NamedTuple):
+    """A Workload that holds some of what is lacking."""
+
+    workload: Admitted
+    #: What it holds of it, by flavor-resource id.
+    amounts: tuple[tuple[int, int], ...]
+    #: Whether its ClusterQueue uses more than its own quota of it.
+    borrows: bool
+
+
+#: By what they are sorted: the place of its queue, how much, and its key, which no other has; and what it is made of.
+_Found: TypeAlias = tuple[int, int, str, Admitted, bool, Sequence[int]]
+
+
+def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[Holder]:
+    """All that hold some of these below a node: those who borrow from a queue under its quota first, then its own.
+
+    Within each the largest first, then by key.
+    """
+    return [_holder(found) for found in sorted(_found(snapshot, scope, queue, frs))]
+
+
+def first_holders(
+    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], most: int
+) -> tuple[list[Holder], int]:
+    """The first of them, and how many there are: where many hold some, to sort all takes longest."""
+    found = _found(snapshot, scope, queue, frs)
+    return [_holder(each) for each in nsmallest(most, found)], len(found)
+
+
+def _found(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_Found]:
+    """Who holds some of these below a node, in no order."""
+    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
+    found: list[_Found] = []
+    for each in snapshot.queues_below(scope):
+        if not each.workloads:
+            continue
+        borrows, own = each.node.parent is not None and not is_within_nominal(each.node, frs), each is queue
+        place = (0 if borrows and not own else 1 if own else 2) if is_under else (0 if own else 1)
+        for workload in each.workloads.values():
+            largest = max([amount for fr, amount in workload.usage if fr in frs], default=0)
+            if largest > 0:
+                found.append((place, -largest, workload.key, workload, borrows, frs))
+    return found
+
+
+def _holder(found: _Found) -> Holder:
+    *_, workload, borrows, frs = found
+    return Holder(workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows)
+
+
+def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> Reason | None:
+    """Why a holder is not preempted for a request, by the rules that choose candidates; None if those let it go."""
+    queue, rules = request.queue, request.queue.view.preemption
+    if holder.queue is queue:
+        policy = rules.within_cluster_queue
+        if policy == "Never":
+            return Reason(POLICY, f"withinClusterQueue of {queue.name} is Never")
+        return None if holder in request.eligible(queue, policy) else _by_priority(request.workload, holder, policy)
+    policy = rules.reclaim_within_cohort
+    if policy == "Never":
+        return Reason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
+    if not holder.queue.active:
+        return Reason(INACTIVE, f"{holder.queue.name} is inactive, and Kueue preempts nothing in such a queue")
+    if is_within_nominal(holder.queue.node, request.contested):
+        return Reason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
+    if holder not in request.eligible(holder.queue, policy):
+        return _by_priority(request.workload, holder, policy)
+    return Reason(FAIRNESS, "shares would not become fairer") if fair_sharing else _while_borrowing(request, holder)
+
+
+def _by_priority(workload: WorkloadView, holder: Admitted, policy: str) -> Reason:
+    if holder.priority == workload.priority and policy == "LowerOrNewerEqualPriority":
+        return Reason(PRIORITY, f"its priority {holder.priority} is the same, and it came first")
+    return Reason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
+
+
+def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
+    """What forbids a queue that would borrow to preempt in the cohort; None if it would not borrow, or may."""
+    node, rules = request.queue.node, request.queue.view.preemption
+    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
+        return None
+    if not rules.borrow_within_cohort:
+        return Reason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
+    if holder.priority >= request.workload.priority:
+        return _by_priority(request.workload, holder, "LowerPriority")
+    threshold = rules.priority_threshold_max
+    if threshold is not None and holder.priority > threshold:
+        return Reason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
+    return None
+
+
+# --- spared ---
+#
+# Who was not preempted when others were, and by which rule: the alternatives that were weighed.
+
+
+NEEDLESS: Final = Reason("needless", "there is room enough without it")
+_TOLD_MAX: Final = 32
+
+
+class Spared(NamedTuple):
+    """A Workload that holds some of what was lacking, and why it stays."""
+
+    holder: Holder
+    reason: Reason
+
+
+class Weighed(NamedTuple):
+    """The alternatives to the victims: the most relevant of them, and how many there were."""
+
+    spared: tuple[Spared, ...]
+    in_all: int
+
+
+NOT_WEIGHED: Final = Weighed((), 0)
+
+
+def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Weighed:
+    """What else was there to preempt, as the snapshot stands when the decision is made."""
+    assignment = decision.why.assignment
+    if assignment is None:
+        return NOT_WEIGHED
+    queue, contested = decision.queue, assignment.preempting
+    request = Request(decision.head.workload, queue, snapshot, assignment.usage, contested)
+    victims = {target.workload.key for target in decision.targets}
+    most = _TOLD_MAX + len(victims)
+    found, count = first_holders(snapshot, queue.node.path[0], queue, contested, most)
+    others = [holder for holder in found if holder.workload.key not in victims]
+    told = [
+        Spared(holder, why_it_stays(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
+        for holder in others[:_TOLD_MAX]
+    ]
+    return Weighed(tuple(told), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
+
+
+def _holds(workload: Admitted | None, frs: Sequence[int]) -> bool:
+    """Whether it holds some of these."""
+    return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

@@ -1,0 +1,97 @@
+"""What a preemption is to achieve, and the tests that every search for victims shares."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.quota import Usage, available, has_room, is_borrowing_with
+from batchyard.scheduling.snapshot import Snapshot
+
+_PRIORITY: Final = attrgetter("priority")
+
+
+class Target(NamedTuple):
+    """A Workload to preempt, and the reason for the Preempted condition."""
+
+    workload: Admitted
+    reason: str
+
+
+class Request(NamedTuple):
+    """Room wanted: by whom, in which queue, how much, and in which flavor-resources somebody must go for it."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+    snapshot: Snapshot
+    usage: Usage
+    contested: tuple[int, ...]
+
+    def fits(self, *, may_borrow: bool) -> bool:
+        """Whether the usage fits as the snapshot now stands."""
+        node = self.queue.node
+        if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
+            return False
+        return has_room(node, self.usage)
+
+    def could_ever_fit(self, *candidates: Sequence[Admitted]) -> bool:
+        """Whether it could fit if all these went. Who goes frees at most what it uses, so this never errs with no."""
+        node = self.queue.node
+        missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
+        missing = {fr: amount for fr, amount in missing.items() if amount > 0}
+        for candidate in chain(*candidates):
+            for fr, amount in candidate.usage:
+                missing[fr] = missing.get(fr, 0) - amount
+            if max(missing.values(), default=0) <= 0:
+                return True
+        return False
+
+    def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
+        """The Workloads of a queue that a preemption policy gives away, in the order in which they would go.
+
+        An inactive ClusterQueue has none: Kueue's snapshot leaves it out, and keeps its usage in the Cohorts.
+        """
+        if policy == "Never" or not queue.workloads or not queue.active:
+            return []
+        ranked = queue.ranked()
+        if policy != "Any":
+            # Ranked by priority first: what may go is at the front.
+            priority, lowest = self.workload.priority, ranked[0].priority
+            with_equal = policy == "LowerOrNewerEqualPriority"
+            if lowest > priority or (lowest == priority and not with_equal):
+                return []
+            end = bisect_left(ranked, priority, key=_PRIORITY)
+            lower = ranked[:end]
+            if with_equal:
+                equal = ranked[end : bisect_right(ranked, priority, key=_PRIORITY)]
+                lower += [candidate for candidate in equal if self.workload.queued < candidate.queued]
+            ranked = lower
+        contested = self.contested
+        if len(contested) == 1:
+            (fr,) = contested
+            return [candidate for candidate in ranked if fr in candidate.flavor_resources]
+        return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
+
+    def order(self, candidate: Admitted) -> tuple[bool, bool, int, int, str]:
+        """The sort key of candidates: evicted already, other queues, low priority, lately admitted, uid."""
+        return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
+
+
+def fill_back(request: Request, targets: list[Target], *, may_borrow: bool) -> list[Target]:
+    """Spare the targets that turn out not to matter, last found first; the very last one always stays.
+
+    The snapshot is without the usage of the targets before, and without that of those returned after. A spared
+    target's place is taken by the last one, as Kueue does it.
+    """
+    for index in range(len(targets) - 2, -1, -1):
+        candidate = targets[index].workload
+        request.snapshot.add_usage(candidate.queue, candidate.usage)
+        if request.fits(may_borrow=may_borrow):
+            targets[index] = targets[-1]
+            targets.pop()
+        else:
+            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+    return targets

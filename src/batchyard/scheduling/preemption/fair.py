@@ -1,0 +1,231 @@
+"""Preemption under fair sharing: from the unfairest queues first, as long as fairness gains.
+
+The tree is walked from the root to the child with the highest share that still has candidates. A candidate there goes
+if, seen where the two branches part, the preemptor's share with the new Workload is no more than the victim's without
+the old one (rule S2-a); if that does not make room, one more per queue may go while the preemptor's share stays below
+the victim's present one (S2-b). A platform may choose one rule alone: then the walk goes by that. Children are looked
+at in order of name; of equal Cohorts the last counts.
+Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final
+
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.fair_sharing import LOWEST, Share, compare, share_of
+from batchyard.scheduling.messages import PreemptionReason
+from batchyard.scheduling.preemption.context import Request, Target, fill_back
+from batchyard.scheduling.quota import QuotaNode, is_borrowing_with
+
+
+class Strategy(StrEnum):
+    """What makes a preemption fair, as Kueue's fairSharing.preemptionStrategies call it."""
+
+    FINAL_SHARE = "LessThanOrEqualToFinalShare"
+    INITIAL_SHARE = "LessThanInitialShare"
+
+
+#: Kueue's default: the second where the first does not make room.
+BOTH: Final = (Strategy.FINAL_SHARE, Strategy.INITIAL_SHARE)
+
+
+def find_targets(request: Request, strategies: Sequence[Strategy] = BOTH) -> list[Target]:
+    """The Workloads to preempt, or none if that would not make room."""
+    candidates = sorted(_candidates(request), key=request.order)
+    if not candidates or not request.could_ever_fit(candidates):
+        return []
+    snapshot = request.snapshot
+    with snapshot.what_if():
+        snapshot.add_usage(request.queue, request.usage)  # shares count the new Workload in
+        fits, targets, rest = _first_rule(request, candidates, strategies[0])
+        if not fits and len(strategies) > 1:
+            fits, targets = _second_rule(request, rest, targets)
+        snapshot.remove_usage(request.queue, request.usage)
+        return fill_back(request, targets, may_borrow=True) if fits else []
+
+
+def _candidates(request: Request) -> Iterator[Admitted]:
+    preemption = request.queue.view.preemption
+    own, others = preemption.within_cluster_queue, preemption.reclaim_within_cohort
+    yield from request.eligible(request.queue, own)
+    if request.queue.node.parent is None or others == "Never":
+        return
+    for queue in request.snapshot.queues_below(request.queue.node.path[0]):
+        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested):
+            yield from request.eligible(queue, others)
+
+
+def _fits(request: Request) -> bool:
+    """Whether the Workload fits; its own usage, counted in for the shares, is set aside for the moment."""
+    snapshot = request.snapshot
+    snapshot.remove_usage(request.queue, request.usage)
+    fits = request.fits(may_borrow=True)
+    snapshot.add_usage(request.queue, request.usage)
+    return fits
+
+
+def _first_rule(
+    request: Request, candidates: Sequence[Admitted], strategy: Strategy
+) -> tuple[bool, list[Target], list[Admitted]]:
+    """S2-a, or the rule chosen instead. Returns whether it fits now, the targets, and the candidates left for S2-b."""
+    order = _TargetOrder(request, candidates, strategy)
+    entitled = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
+    targets: list[Target] = []
+    rest: list[Admitted] = []
+    while (queue := order.next_queue()) is not None:
+        if queue is request.queue or entitled:
+            own = queue is request.queue
+            reason = PreemptionReason.IN_CLUSTER_QUEUE if own else PreemptionReason.IN_COHORT_RECLAMATION
+            taken: Admitted | None = order.pop(queue)
+        else:
+            reason = PreemptionReason.IN_COHORT_FAIR_SHARING
+            taken = _take_fairly(request, order, queue, rest)
+        if taken is not None:
+            request.snapshot.remove_usage(taken.queue, taken.usage)
+            targets.append(Target(taken, reason))
+            if _fits(request):
+                return True, targets, []
+    return False, targets, rest
+
+
+def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, rest: list[Admitted]) -> Admitted | None:
+    """The first candidate of a queue that the rule lets go; those before it are left for S2-b."""
+    ours, theirs = order.branches(queue)
+    our_share, before = order.share(ours), order.share(theirs)
+    if order.strategy is Strategy.INITIAL_SHARE:
+        if compare(our_share, before) < 0:
+            return order.pop(queue)
+        order.drop(queue)  # who goes makes no difference to that
+        return None
+    hopeless = math.isinf(our_share.weighted) and not math.isinf(before.weighted)
+    while order.has_workload(queue):
+        candidate = order.pop(queue)
+        if not hopeless and compare(our_share, _share_without(request, order, theirs, candidate)) <= 0:
+            return candidate
+        rest.append(candidate)
+    return None
+
+
+def _share_without(request: Request, order: "_TargetOrder", branch: QuotaNode, candidate: Admitted) -> Share:
+    """A branch's share if a Workload in it were gone."""
+    snapshot = request.snapshot
+    snapshot.remove_usage(candidate.queue, candidate.usage)
+    share = order.share(branch)
+    snapshot.add_usage(candidate.queue, candidate.usage)
+    return share
+
+
+def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Target]) -> tuple[bool, list[Target]]:
+    """S2-b: at most one candidate of each queue."""
+    order = _TargetOrder(request, rest)
+    while (queue := order.next_queue()) is not None:
+        ours, theirs = order.branches(queue)
+        candidate = order.pop(queue)
+        if compare(order.share(ours), order.share(theirs)) < 0:
+            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+            targets.append(Target(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
+            if _fits(request):
+                return True, targets
+        order.drop(queue)
+    return False, targets
+
+
+class _TargetOrder:
+    """Which queue to take from next: at each level of the tree the child with the highest share."""
+
+    def __init__(
+        self, request: Request, candidates: Sequence[Admitted], strategy: Strategy = Strategy.INITIAL_SHARE
+    ) -> None:
+        self.strategy = strategy
+        self._request = request
+        self._left: dict[QuotaNode, list[Admitted]] = {}
+        for candidate in reversed(candidates):
+            self._left.setdefault(candidate.queue.node, []).append(candidate)
+        #: Nodes that will yield no more, ever.
+        self._pruned: dict[QuotaNode, None] = {}
+        self._home = dict.fromkeys(request.queue.node.path)
+
+    def share(self, node: QuotaNode) -> Share:
+        """A node's share as things stand."""
+        return share_of(node, self._request.snapshot.names)
+
+    def has_workload(self, queue: ClusterQueue) -> bool:
+        """Whether the queue has candidates left."""
+        return bool(self._left.get(queue.node))
+
+    def pop(self, queue: ClusterQueue) -> Admitted:
+        """The queue's next candidate."""
+        return self._left[queue.node].pop()
+
+    def drop(self, queue: ClusterQueue) -> None:
+        """Take no more from a queue."""
+        self._pruned[queue.node] = None
+
+    def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
+        """The preemptor's and the queue's branches below their lowest common Cohort."""
+        ours, theirs = self._request.queue.node.path, queue.node.path
+        level = 0
+        while ours[level] is theirs[level]:
+            level += 1
+        return ours[level], theirs[level]
+
+    def next_queue(self) -> ClusterQueue | None:
+        """The queue to take from next; None when there is none."""
+        root = self._request.queue.node.path[0]
+        if root is self._request.queue.node:
+            alone = self._request.queue
+            return alone if self.has_workload(alone) and root not in self._pruned else None
+        while root not in self._pruned:
+            found = self._descend(root)
+            if found is not None:
+                return found
+        return None
+
+    def _descend(self, root: QuotaNode) -> ClusterQueue | None:
+        """From the root to the child of highest share, level by level; None if a dead end was pruned instead."""
+        queue_of = self._request.snapshot.queue_of
+        cohort = root
+        while True:
+            best_queue, queue_share = self._best_queue(cohort)
+            best_cohort, cohort_share = self._best_cohort(cohort)
+            if best_queue is None and best_cohort is None:
+                self._pruned[cohort] = None
+                return None
+            if best_cohort is None or (best_queue is not None and compare(cohort_share, queue_share) < 0):
+                assert best_queue is not None
+                return queue_of[best_queue]
+            cohort = best_cohort
+
+    def _best_queue(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
+        best: QuotaNode | None = None
+        best_share = LOWEST
+        own = self._request.queue.node
+        order = self._request.order
+        for node in self._children(cohort, queues=True):
+            share = self.share(node)
+            if not self._left.get(node) or (not share.is_borrowing and node is not own):
+                self._pruned[node] = None
+                continue
+            relation = compare(share, best_share)
+            if relation > 0:
+                best, best_share = node, share
+            elif relation == 0 and best is not None and order(self._left[node][-1]) < order(self._left[best][-1]):
+                best = node
+        return best, best_share
+
+    def _best_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
+        best: QuotaNode | None = None
+        best_share = LOWEST
+        for node in self._children(cohort, queues=False):
+            share = self.share(node)
+            if not share.is_borrowing and node not in self._home:
+                self._pruned[node] = None
+            elif compare(share, best_share) >= 0:
+                best, best_share = node, share
+        return best, best_share
+
+    def _children(self, cohort: QuotaNode, *, queues: bool) -> list[QuotaNode]:
+        queue_of = self._request.snapshot.queue_of
+        return [n for n in cohort.children.values() if n not in self._pruned and (n in queue_of) is queues]

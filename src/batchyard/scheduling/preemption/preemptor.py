@@ -1,0 +1,230 @@
+"""Preemption by priority and by place in the cohort tree.
+
+Candidates come from three places: the own ClusterQueue; subtrees whose quota the preemptor is nearer to (a hierarchical
+advantage: any of them may be reclaimed, whatever the borrowing rules); and the rest of the tree. They are taken one by
+one, in order, until the Workload fits; then those that turn out not to matter are spared.
+Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
+"""
+
+from collections.abc import Sequence
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.scheduling.assignment import Assignment
+from batchyard.scheduling.cluster_queue import RANK, Admitted, ClusterQueue
+from batchyard.scheduling.flavor_requests import PODS
+from batchyard.scheduling.granular_mode import HOPELESS, PREEMPT, RECLAIM, Quality
+from batchyard.scheduling.messages import PreemptionReason
+from batchyard.scheduling.preemption import fair
+from batchyard.scheduling.preemption.context import Request, Target, fill_back
+from batchyard.scheduling.quota import (
+    QuotaNode,
+    Usage,
+    fits_in_quota,
+    is_within_nominal,
+    left_to_ask,
+    lowest_fitting_height,
+)
+from batchyard.scheduling.snapshot import Snapshot
+
+
+def find_targets(request: Request) -> list[Target]:
+    """The Workloads to preempt, or none if that would not make room."""
+    candidates = Candidates(request)
+    found = [candidates.own, candidates.by_priority, candidates.hierarchical]
+    if not any(found) or not request.could_ever_fit(*found):
+        return []
+    ordered = candidates.ordered()
+    for may_borrow in _attempts(request, candidates):
+        with request.snapshot.what_if():
+            targets = _take(request, candidates, ordered, may_borrow=may_borrow)
+        if targets:
+            return targets
+    return []
+
+
+class Candidates:
+    """All that may be preempted, and on what ground."""
+
+    __slots__ = ("_common", "_request", "_with_advantage", "by_priority", "hierarchical", "own")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        #: By ClusterQueue, the Cohort it shares with the preemptor.
+        self._common: dict[ClusterQueue, QuotaNode] = {}
+        self._with_advantage: dict[ClusterQueue, None] = {}
+        self.hierarchical: list[Admitted] = []
+        self.by_priority: list[Admitted] = []
+        preemption = request.queue.view.preemption
+        self.own = request.eligible(request.queue, preemption.within_cluster_queue)
+        if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
+            self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
+
+    def ordered(self) -> list[Admitted]:
+        """In the order in which they go: those evicted already first, then by their ground."""
+        lists = [sorted(self.hierarchical, key=RANK), sorted(self.by_priority, key=RANK), self.own]
+        ordered = [candidate for found in lists for candidate in found]
+        if any(candidate.evicted for candidate in ordered):
+            ordered.sort(key=lambda candidate: not candidate.evicted)
+        return ordered
+
+    def may_go(self, candidate: Admitted, *, may_borrow: bool) -> bool:
+        """Whether it may go as things stand.
+
+        Others taken before may have left its queue, or a Cohort on the way to it, within quota: then it is spared.
+        """
+        request, queue = self._request, candidate.queue
+        if queue is request.queue:
+            return True
+        if may_borrow and queue not in self._with_advantage and not self._may_go_while_borrowing(candidate):
+            return False
+        common = self._common[queue]
+        for node in reversed(queue.node.path):
+            if node is common:
+                return True
+            if is_within_nominal(node, request.contested):
+                return False
+        return True
+
+    def reason(self, candidate: Admitted) -> str:
+        """What it is told."""
+        queue = candidate.queue
+        if queue is self._request.queue:
+            return PreemptionReason.IN_CLUSTER_QUEUE
+        if queue in self._with_advantage or not self._may_go_while_borrowing(candidate):
+            return PreemptionReason.IN_COHORT_RECLAMATION
+        return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
+
+    def _may_go_while_borrowing(self, candidate: Admitted) -> bool:
+        """Whether one without hierarchical advantage over it may take its place even if it borrows for that."""
+        preemption = self._request.queue.view.preemption
+        if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
+            return False
+        threshold = preemption.priority_threshold_max
+        return threshold is None or candidate.priority <= threshold
+
+    def _walk_up(self, *, only_with_advantage: bool) -> None:
+        """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage.
+
+        Who borrows already, and may not preempt for that, has nobody to take from where it lacks the advantage.
+        """
+        previous, remaining = self._request.queue.node, self._request.usage
+        advantage = fits_in_quota(previous, remaining)
+        for cohort in previous.path[-2::-1]:
+            if advantage or not only_with_advantage:
+                self._collect_below(cohort, previous, has_advantage=advantage)
+            if not advantage and cohort.parent is not None:
+                remaining = left_to_ask(previous, remaining)
+                advantage = fits_in_quota(cohort, remaining)
+            previous = cohort
+
+    def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
+        """Candidates of a subtree without one of its branches; branches within their quota are left alone."""
+        request = self._request
+        policy = request.queue.view.preemption.reclaim_within_cohort
+        queue_of, contested = request.snapshot.queue_of, request.contested
+        found = self.hierarchical if has_advantage else self.by_priority
+        nodes = [top]
+        for node in nodes:
+            for child in node.children.values():
+                if child is skip or is_within_nominal(child, contested):
+                    continue
+                queue = queue_of.get(child)
+                if queue is None:
+                    nodes.append(child)
+                    continue
+                found += request.eligible(queue, policy)
+                self._common[queue] = top
+                if has_advantage:
+                    self._with_advantage[queue] = None
+
+
+def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
+    """Whether borrowing is allowed, attempt by attempt.
+
+    Candidates above the priority threshold may go only if the preemptor does not borrow then: with borrowing there
+    are fewer candidates, without it less room.
+    """
+    forbidden = not request.queue.view.preemption.borrow_within_cohort
+    from_others = bool(candidates.hierarchical or candidates.by_priority)
+    if not from_others or (forbidden and not _is_under_nominal(request)):
+        return (True,)
+    if forbidden and not candidates.hierarchical:
+        return (False, True)
+    return (True, False)
+
+
+def _is_under_nominal(request: Request) -> bool:
+    usage, quota = request.queue.node.usage, request.queue.node.subtree
+    for fr in request.contested:  # noqa: SIM110 - asked for every head that waits, and faster so
+        if usage[fr] >= quota[fr]:
+            return False
+    return True
+
+
+def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
+    """Take candidates until the Workload fits, then spare what can be; none if it never fits."""
+    targets: list[Target] = []
+    for candidate in ordered:
+        if not candidates.may_go(candidate, may_borrow=may_borrow):
+            continue
+        request.snapshot.remove_usage(candidate.queue, candidate.usage)
+        targets.append(Target(candidate, candidates.reason(candidate)))
+        if request.fits(may_borrow=may_borrow):
+            return fill_back(request, targets, may_borrow=may_borrow)
+    return []
+
+
+# --- search ---
+#
+# One head's search for victims. The same question comes often: answers are kept while the snapshot stands still.
+
+
+class VictimSearch:
+    """Finds victims for one Workload. Valid only while the snapshot does not change."""
+
+    __slots__ = ("_found", "_queue", "_snapshot", "_strategies", "_workload")
+
+    def __init__(
+        self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, strategies: Sequence[fair.Strategy]
+    ) -> None:
+        """`strategies` are those of fair sharing; none where queues do not share so."""
+        self._workload = workload
+        self._queue = queue
+        self._snapshot = snapshot
+        self._strategies = strategies
+        self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
+
+    def targets_for(self, assignment: Assignment) -> list[Target]:
+        """Whom to preempt for an assignment; none if that would not make room.
+
+        The count of pods, where a queue has quota for it, is no part of the question: it is none upstream.
+        """
+        names = self._snapshot.names
+        usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
+        return self._targets(tuple(usage), assignment.preempting)
+
+    def oracle(self, fr: int, amount: int, height: int) -> Quality:
+        """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow.
+
+        As things stand the amount lies at that height.
+        """
+        node = self._queue.node
+        targets = self._targets(((fr, amount),), (fr,))
+        if not targets:
+            return HOPELESS - height
+        with self._snapshot.what_if():
+            for target in targets:
+                self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
+            height, _ = lowest_fitting_height(node, fr, amount)
+        own = any(target.workload.queue is self._queue for target in targets)
+        return (PREEMPT if own else RECLAIM) - height
+
+    def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
+        question = (usage, contested)
+        known = self._found.get(question)
+        if known is None:
+            request = Request(self._workload, self._queue, self._snapshot, usage, contested)
+            fairly = self._strategies
+            known = fair.find_targets(request, fairly) if fairly else find_targets(request)
+            self._found[question] = known
+        return known

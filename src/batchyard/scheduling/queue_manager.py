@@ -1,0 +1,208 @@
+"""Whose turn it is: which ClusterQueues have somebody in line, and which trees may rest.
+
+A change that may help somebody marks a ClusterQueue; before the next cycle, or some time later, its whole tree is
+woken. A tree in which a cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that
+instant whatever happens.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.scheduling.assignment import LastAssignment
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.messages import RequeueReason
+from batchyard.scheduling.pending_queue import PendingQueue
+from batchyard.scheduling.snapshot import Snapshot
+
+#: How long Kueue gathers what may help those who are parked. So quota that is freed bit by bit, as by victims that take
+#: their time, is first there for who waits for it in line, such as their preemptor.
+#: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
+GATHERED_BY_KUEUE: Final = SECOND
+
+
+class LineUp:
+    """See the module."""
+
+    def __init__(self, snapshot: Snapshot, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+        self.pending: dict[str, PendingQueue] = {}
+        #: By tree: how often something in it changed.
+        self.touches: dict[str, int] = {}
+        self.now: Instant = 0
+        self._snapshot = snapshot
+        self._namespaces = namespaces
+        #: How long what may help is gathered, from when a tree is marked until it is woken. 0: it is woken at once.
+        self.gathers: Duration = 0
+        #: Whether somebody else wakes trees while that is gathered.
+        self.is_woken_from_outside = False
+        #: ClusterQueues that are marked, each with when it was.
+        self._to_wake: dict[str, Instant] = {}
+        #: ClusterQueues that may have somebody in line, but for those of resting trees.
+        self._in_line: dict[str, None] = {}
+        #: Resting trees, each with its ClusterQueues that may have somebody in line.
+        self._resting: dict[str, list[str]] = {}
+        self._frozen: dict[str, Instant] = {}
+        #: ClusterQueues in which somebody waits for a time to pass.
+        self._holding: dict[str, None] = {}
+        #: Trees with quota that was freed without waking anybody: by root, a ClusterQueue and until when that may be.
+        self._unnoticed: dict[str, tuple[str, Instant]] = {}
+
+    def has_work(self) -> bool:
+        """Whether a cycle may have something to decide."""
+        return bool(self._to_wake) or bool(self._in_line) or bool(self._unnoticed)
+
+    def heads(self) -> list[Head]:
+        """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
+        if self._to_wake and not (self.gathers and self.is_woken_from_outside):
+            self.wake_marked(self.now - self.gathers)
+        heads = []
+        for name in sorted(self._in_line):
+            queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
+            head = waiting.head() if queue is not None and waiting is not None and queue.active else None
+            if head is None:
+                del self._in_line[name]
+            else:
+                heads.append(head)
+        return heads
+
+    def put(self, name: str, view: WorkloadView) -> None:
+        """A Workload waits in a ClusterQueue, or changed while it does."""
+        waiting = self.pending.get(name)
+        if waiting is None:
+            return
+        if waiting.put(view, self.now):
+            self.show_new(name)
+        if waiting.has_held:
+            self._holding[name] = None
+
+    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
+        """Put a head back; whether it was parked."""
+        waiting = self.pending[head.queue]
+        parked = waiting.requeue(head, last, reason, self.now, why)
+        if waiting.has_held:
+            self._holding[head.queue] = None
+        if head.queue not in self._in_line:
+            self._show(head.queue, self._snapshot.queues.get(head.queue))
+        return parked
+
+    def show_new(self, name: str) -> None:
+        """A ClusterQueue has somebody new in line."""
+        queue = self._snapshot.queues.get(name)
+        self._show(name, queue)
+        if queue is not None:
+            self.touch(queue)
+
+    def wake(self, name: str) -> None:
+        """Mark a ClusterQueue: something in it may help those who are parked in its tree."""
+        self._to_wake.setdefault(name, self.now)
+
+    def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
+        """Wake a tree at that time unless something else does before."""
+        self._unnoticed.setdefault(queue.node.tree, (queue.name, when))
+
+    def wake_due(self) -> None:
+        """Mark those for whom enough time has passed."""
+        for name in list(self._holding):
+            waiting = self.pending.get(name)
+            if waiting is None or not waiting.has_held:
+                del self._holding[name]
+                continue
+            release = waiting.next_release()
+            if release is not None and release <= self.now:
+                self._to_wake[name] = self.now - self.gathers
+        for root, (name, until) in list(self._unnoticed.items()):
+            if until <= self.now:
+                # Its tree may have another root by now, or the queue be gone: then all are woken.
+                del self._unnoticed[root]
+                self._to_wake.update(dict.fromkeys([name] if name in self.pending else self.pending, until))
+
+    def next_release(self) -> Instant | None:
+        """When time alone will have somebody tried again; None if never."""
+        queues = [self.pending[name] for name in self._holding if name in self.pending]
+        times = [t for queue in queues if (t := queue.next_release()) is not None]
+        times += [until for _, until in self._unnoticed.values()]
+        times += [since + self.gathers for since in self._to_wake.values()] if self.gathers else []
+        return min(times, default=None)
+
+    def touch(self, queue: ClusterQueue) -> None:
+        """Something in the queue's tree changed."""
+        root = queue.node.tree
+        self.touches[root] = self.touches.get(root, 0) + 1
+        if self._frozen and self._frozen.get(root) == self.now:
+            return
+        self._frozen.pop(root, None)
+        for name in self._resting.pop(root, ()):
+            self._in_line[name] = None
+
+    def rouse_all(self) -> None:
+        """The trees themselves changed."""
+        self.touches = {root: count + 1 for root, count in self.touches.items()}
+        for names in self._resting.values():
+            self._in_line.update(dict.fromkeys(names))
+        self._resting.clear()
+        self._frozen.clear()
+
+    def rest(self, root: str) -> None:
+        """Leave a tree alone until something in it changes."""
+        resting = self._resting.setdefault(root, [])
+        for name in list(self._in_line):
+            queue = self._snapshot.queues.get(name)
+            if queue is not None and queue.node.tree == root:
+                resting.append(name)
+                del self._in_line[name]
+
+    def freeze(self, root: str) -> None:
+        """Leave a tree alone for the rest of this instant, and then until something in it changes."""
+        self._frozen[root] = self.now
+        self.rest(root)
+
+    def forget(self, name: str) -> None:
+        """A ClusterQueue is gone."""
+        for table in (self.pending, self._in_line, self._to_wake, self._holding):
+            table.pop(name, None)
+
+    def _show(self, name: str, queue: ClusterQueue | None) -> None:
+        """A ClusterQueue may have somebody in line; in a frozen tree nobody looks."""
+        if queue is not None and self._frozen and self._frozen.get(queue.node.tree) == self.now:
+            self._resting.setdefault(queue.node.tree, []).append(name)
+        else:
+            self._in_line[name] = None
+
+    def wake_marked(self, marked_by: Instant, may_wake: Callable[[str], bool] = bool) -> list[str]:
+        """Wake the trees that were marked by then, as far as they may be; which they are."""
+        marked: dict[str, list[str]] = {}
+        for name in self._to_wake:
+            queue = self._snapshot.queues.get(name)
+            marked.setdefault("" if queue is None else queue.node.tree, []).append(name)
+        woken = []
+        for root, names in marked.items():
+            if not root:
+                self._unmark(names)
+            elif min([self._to_wake[name] for name in names]) <= marked_by and may_wake(root):
+                self._unmark(names)
+                self._wake(root, self._snapshot.queues[names[-1]])
+                woken.append(root)
+        return woken
+
+    def _unmark(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self._to_wake[name]
+
+    def _wake(self, root: str, any_queue: ClusterQueue) -> None:
+        self._unnoticed.pop(root, None)
+        self.touch(any_queue)
+        for queue in self._snapshot.queues_below(any_queue.node.path[0]):
+            waiting = self.pending[queue.name]
+            if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
+                self._show(queue.name, queue)
+
+    def _admits(self, queue: ClusterQueue) -> Callable[[str], bool]:
+        selector = queue.view.namespaces
+
+        def admits(namespace: str) -> bool:
+            labels = self._namespaces.get(namespace)
+            return selector is not None and labels is not None and selector.matches(labels)
+
+        return admits

@@ -1,0 +1,247 @@
+"""The status of ClusterQueues, LocalQueues and Cohorts: who waits, who holds what, and whether a queue can admit.
+
+What follows from Workloads is written together, once a period, as upstream does it; what follows from a queue's own
+change is written at once. Runs after the scheduler has come to rest. Source: Kueue's pkg/controller/core
+(clusterqueue_controller, localqueue_controller, cohort_controller).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import is_true, with_condition
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import Outcome
+from batchyard.scheduling.cluster_queue import ClusterQueue, Readiness
+from batchyard.scheduling.fair_sharing import share_of
+from batchyard.scheduling.quota import QuotaNode
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.workload.pending_reason import held_by
+from batchyard.scheduling.workload_cache import Count
+
+BATCH: Final = Key("Batch", "", "queue-status")
+BATCH_PERIOD: Final = SECOND
+_IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+#: Besides the spec.
+_ASKED: Final = ("annotations", "deletionTimestamp")
+_BY_FLAVOR: Final = frozenset({"flavorsReservation", "flavorsUsage"})
+_LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
+
+
+class QueueStatus:
+    """See the module."""
+
+    name = "queue-status"
+    rank = 20
+    kinds = (
+        scheme.WORKLOAD,
+        scheme.CLUSTER_QUEUE,
+        scheme.LOCAL_QUEUE,
+        scheme.COHORT,
+        scheme.RESOURCE_FLAVOR,
+        scheme.ADMISSION_CHECK,
+    )
+
+    def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
+        self._index = index
+        self._fair_sharing = fair_sharing
+        #: Queues whose Workloads changed since the last batch: kind, and name after namespace.
+        self._stale: dict[tuple[str, str], None] = {}
+        self._due: Instant | None = None
+        #: The status written last: that it has arrived is no news.
+        self._written: dict[Key, Mapping[str, Any]] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The queues whose status may change at once, and the batch for those whose Workloads did."""
+        match event.key.kind:
+            case scheme.WORKLOAD:
+                return self._note(event)
+            case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
+                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
+            case scheme.CLUSTER_QUEUE:
+                return [*self._own(event), *self._local_queues_of(event), *self._cohorts_of(event)]
+            case _:
+                return self._own(event)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Write what has changed."""
+        if key != BATCH:
+            return Outcome(self._writes(key, reader, now))
+        if self._due is None:
+            self._due = now + BATCH_PERIOD
+        if now < self._due:
+            return Outcome(requeue_at=self._due)
+        stale, self._stale, self._due = self._stale, {}, None
+        keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale]
+        return Outcome([write for key in keys for write in self._writes(key, reader, now)], independent=True)
+
+    def _note(self, event: WatchEvent) -> Iterable[Key]:
+        view = workload_view(event.obj)
+        self._note_queues(view)
+        if event.old is not None:
+            before = workload_view(event.old)
+            if (before.queue, before.cluster_queue) != (view.queue, view.cluster_queue):
+                self._note_queues(before)
+        return () if self._due is not None else (BATCH,)
+
+    def _note_queues(self, view: WorkloadView) -> None:
+        self._stale[scheme.LOCAL_QUEUE, view.queue] = None
+        if view.cluster_queue:
+            self._stale[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
+        local = self._index.book.local_queues.get(view.queue)
+        if local is not None:
+            self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
+
+    def _own(self, event: WatchEvent) -> Iterable[Key]:
+        """The queue that changed, unless only that is new which was written here. Another's status is set right."""
+        key, old, new = event.key, event.old, event.obj
+        if event.type is _DELETED:
+            self._written.pop(key, None)
+        elif old is not None and not _is_other(old, new):
+            told = new.get("status")
+            return () if told == self._written.get(key) and told != old.get("status") else (key,)
+        return (key,)
+
+    def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
+        """The LocalQueues of a ClusterQueue, when its conditions change."""
+        before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
+        if before == after and event.old is not None and event.type is not _DELETED:
+            return
+        for local in self._index.book.local_queues.values():
+            if local.cluster_queue == event.key.name:
+                namespace, _, name = local.key.partition("/")
+                yield Key(scheme.LOCAL_QUEUE, namespace, name)
+
+    def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
+        """The Cohorts above a ClusterQueue: what it says of itself may have changed their shares."""
+        queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
+        return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
+
+    def _writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
+        obj = reader.get(key)
+        if obj is None:
+            return []
+        match key.kind:
+            case scheme.CLUSTER_QUEUE:
+                status = self._cluster_queue(key.name, obj, now)
+            case scheme.LOCAL_QUEUE:
+                status = self._local_queue(obj, reader, now)
+            case _:
+                status = self._cohort(key.name, obj)
+        if status == (obj.get("status") or {}):
+            return []
+        self._written[key] = status
+        return [UpdateStatus(with_status(obj, status))]
+
+    def _cluster_queue(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
+        queue = self._index.snapshot.queues.get(name)
+        if queue is None:
+            return obj.get("status") or {}
+        self._index.snapshot.settle()
+        status = dict(obj.get("status") or {})
+        count = self._index.book.queue_tally.get(name)
+        status["conditions"] = _active(obj, self._index.readiness(name), now)
+        status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=False)
+        status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=False)
+        status["pendingWorkloads"] = len(self._index.line_up.pending[name])
+        _set_counts(status, count)
+        self._set_share(status, queue.node)
+        return status
+
+    def _local_queue(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
+        metadata, spec = obj["metadata"], obj["spec"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        name = spec.get("clusterQueue", "")
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
+        stopped = (spec.get("stopPolicy") or "None") != "None"
+        cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
+        status = dict(obj.get("status") or {})
+        count = self._index.book.local_tally.get(key) if queue else Count()
+        status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
+        if queue is None:  # of flavors it has none, not even none in use
+            status = {field: told for field, told in status.items() if field not in _BY_FLAVOR}
+        else:
+            status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
+            status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
+        status["pendingWorkloads"] = 0
+        if not stopped:  # who waits for a ClusterQueue that is not there waits all the same
+            book = self._index.book
+            status["pendingWorkloads"] = book.waiting_in(key) if waiting is None else waiting.by_local_queue.get(key, 0)
+        _set_counts(status, count)
+        return status
+
+    def _cohort(self, name: str, obj: Obj) -> Mapping[str, Any]:
+        status = dict(obj.get("status") or {})
+        self._index.snapshot.settle()
+        node = self._index.snapshot.cohorts.get(name)
+        if node is not None:
+            self._set_share(status, node)
+        return status
+
+    def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
+        status.pop("fairSharing", None)
+        if self._fair_sharing:
+            status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
+
+    def _usage(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
+        """Usage by flavor and resource, in the order of the queue's flavors."""
+        return [
+            {
+                "name": flavor,
+                "resources": [
+                    _resource_usage(queue, resource, group.ids[resource][number], used, local=local)
+                    for resource in sorted(group.ids)
+                ],
+            }
+            for group in queue.coverage.groups
+            for number, flavor in enumerate(group.flavors)
+        ]
+
+
+def _is_other(old: Obj, new: Obj) -> bool:
+    """Whether what is asked of a queue has changed, or that it is to go."""
+    before, after = old["metadata"], new["metadata"]
+    return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _ASKED)
+
+
+def _resource_usage(
+    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, local: bool
+) -> dict[str, Any]:
+    amount = used.get(fr, 0)
+    usage = {"name": resource, "total": format_amount(resource, amount)}
+    if not local:
+        borrowed = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
+        usage["borrowed"] = format_amount(resource, borrowed)
+    return usage
+
+
+def _set_counts(status: dict[str, Any], count: Count) -> None:
+    status["reservingWorkloads"] = count.reserving
+    status["admittedWorkloads"] = count.admitted
+
+
+def _active(obj: Obj, readiness: Readiness, now: Instant) -> list[Any]:
+    return with_condition(
+        (obj.get("status") or {}).get("conditions") or [],
+        type="Active",
+        status=readiness.active,
+        reason=readiness.reason,
+        message=readiness.message,
+        now=now,
+        generation=obj["metadata"].get("generation"),
+    )
+
+
+def _local_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> Readiness:
+    if stopped is not None:
+        return Readiness(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
+    if cluster_queue is None:
+        return Readiness(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
+    if not is_true(cluster_queue.get("status") or {}, "Active"):
+        return Readiness(False, "ClusterQueueIsInactive", _IS_INACTIVE)
+    return _LOCAL_READY

@@ -1,0 +1,378 @@
+"""All that a scheduling cycle looks at: queues, Cohorts, flavors, and who holds what.
+
+One snapshot lives as long as the scheduler; between cycles it is kept up to date, and whatever a cycle tries inside
+`what_if()` is undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from batchyard.api.views.queues import ClusterQueueView, CohortView, Flavor, ResourceGroup
+from batchyard.base.invariants import invariant
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.flavor_requests import Coverage, Group, Obstacles
+from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
+
+# --- forest ---
+#
+# The trees of Cohorts and ClusterQueues, built from their specs.
+#
+# Cohorts exist by their object or by being named (then without quota of their own). A Cohort whose parents lead into a
+# cycle has no parent here, and no ClusterQueue below it a Cohort. Flavor-resource pairs are numbered on first use.
+# Source: Kueue's pkg/cache/hierarchy.
+
+
+NO_COHORT: Final = ""
+
+
+class Forest:
+    """All trees."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[str, QuotaNode] = {}
+        #: The names of flavor-resource ids: (flavor, resource).
+        self.names: list[tuple[str, str]] = []
+        self._ids: dict[tuple[str, str], int] = {}
+        self._views: dict[str, CohortView] = {}
+
+    def id_of(self, flavor: str, resource: str) -> int:
+        """The id of a flavor-resource pair, made on first use."""
+        pair = (flavor, resource)
+        known = self._ids.get(pair)
+        if known is None:
+            known = self._ids[pair] = len(self.names)
+            self.names.append(pair)
+        return known
+
+    @property
+    def views(self) -> Mapping[str, CohortView]:
+        """The Cohorts that have an object, by name."""
+        return self._views
+
+    def put_cohort(self, view: CohortView) -> None:
+        """Add or change a Cohort."""
+        self._views[view.name] = view
+        for group in view.groups:
+            for quota in group.quotas:
+                self.id_of(quota.flavor, quota.resource)
+
+    def remove_cohort(self, name: str) -> bool:
+        """Forget a Cohort's object; it lives on without quota while somebody names it. Whether there was one."""
+        return self._views.pop(name, None) is not None
+
+    def has_cycle(self, cohort: str) -> bool:
+        """Whether the parents of a Cohort lead into a cycle."""
+        seen: dict[str, None] = {}
+        while cohort != NO_COHORT:
+            if cohort in seen:
+                return True
+            seen[cohort] = None
+            view = self._views.get(cohort)
+            cohort = view.parent if view else NO_COHORT
+        return False
+
+    def set_quotas(self, node: QuotaNode, groups: Iterable[ResourceGroup]) -> None:
+        """Give a node its own quotas and limits."""
+        node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
+        for group in groups:
+            for quota in group.quotas:
+                fr = self.id_of(quota.flavor, quota.resource)
+                node.nominal[fr] = quota.nominal
+                if quota.borrowing_limit is not None:
+                    node.borrowing_limit[fr] = quota.borrowing_limit
+                if quota.lending_limit is not None:
+                    node.lending_limit[fr] = quota.lending_limit
+
+    def rebuild(self, queues: Iterable[ClusterQueue]) -> None:
+        """Make all trees again; the queues come in order of name."""
+        width = len(self.names)
+        self.cohorts = {}
+        for name in sorted(self._views):
+            self._cohort(name)
+        roots = []
+        for queue in queues:
+            node, cohort = queue.node, queue.view.cohort
+            node.usage.extend([0] * (width - len(node.usage)))
+            queue.in_cycle = self.has_cycle(cohort)
+            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort(cohort)
+            if node.parent is not None:
+                node.parent.children[f"queue/{queue.name}"] = node
+            else:
+                node.tree = f"queue/{queue.name}"
+                roots.append(node)
+        roots += [node for node in self.cohorts.values() if node.parent is None]
+        for root in roots:
+            refresh_tree(root)
+
+    def _cohort(self, name: str) -> QuotaNode:
+        """The node of a Cohort; on first use it is made, and its ancestors with it."""
+        made: list[QuotaNode] = []
+        found = self.cohorts.get(name)
+        above = name
+        while above not in self.cohorts:
+            node = self.cohorts[above] = QuotaNode(above, len(self.names))
+            node.tree = f"cohort/{above}"
+            made.append(node)
+            view = self._views.get(above)
+            if view is None:
+                break
+            self.set_quotas(node, view.groups)
+            node.weight = view.weight
+            if view.parent == NO_COHORT or self.has_cycle(above):
+                break
+            above = view.parent
+        for node in made:
+            view = self._views.get(node.name)
+            if view and view.parent != NO_COHORT and not self.has_cycle(node.name):
+                node.parent = self.cohorts[view.parent]
+                node.parent.children[f"cohort/{node.name}"] = node
+        return found or made[0]
+
+
+#: What was tried: whose usage was added (1) or taken away (-1), and the Workload that was taken out with it, if any.
+Trial: TypeAlias = tuple[ClusterQueue, Admitted | None, Usage, int]
+
+
+class WhatIf:
+    """A block whose changes are undone at its end, whatever happens. Blocks nest."""
+
+    __slots__ = ("_mark", "_snapshot")
+
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self._snapshot = snapshot
+
+    def __enter__(self) -> None:
+        self._mark = self._snapshot.begin()
+
+    def __exit__(self, *exception: object) -> None:
+        self._snapshot.undo_to(self._mark)
+
+
+class Snapshot:
+    """See the module. `settle()` before reading, after any change of queues, Cohorts or flavors."""
+
+    def __init__(self) -> None:
+        self.forest = Forest()
+        self.flavors: dict[str, Flavor] = {}
+        self.obstacles = Obstacles(self.flavors)
+        self.queues: dict[str, ClusterQueue] = {}
+        #: The ClusterQueue of a leaf.
+        self.queue_of: dict[QuotaNode, ClusterQueue] = {}
+        #: By the resources and flavors of each group; those that no ClusterQueue has any more go when it settles.
+        self._coverages: dict[object, Coverage] = {}
+        self._assigned: dict[str, Admitted] = {}
+        self._trials: list[Trial] = []
+        self._depth = 0
+        self._dirty = False
+        #: The trees whose quotas or members change, as they were, and the queues and Cohorts that change there.
+        self._changed_trees: dict[str, None] = {}
+        self._changed_queues: dict[str, None] = {}
+        self._changed_cohorts: dict[str, None] = {}
+        #: How often the trees were rebuilt.
+        self.rebuilds = 0
+
+    @property
+    def cohorts(self) -> dict[str, QuotaNode]:
+        """All Cohorts by name."""
+        return self.forest.cohorts
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The flavor and resource of each flavor-resource id."""
+        return self.forest.names
+
+    # Changes that last.
+
+    def put_queue(self, view: ClusterQueueView) -> ClusterQueue:
+        """Add or change a ClusterQueue; its Workloads stay."""
+        queue, coverage = self.queues.get(view.name), self._coverage(view.groups)
+        if queue is None:
+            queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)), coverage)
+            self.queue_of[queue.node] = queue
+            self._changed_queues[view.name] = None
+        elif (queue.view.groups, queue.view.cohort) != (view.groups, view.cohort):
+            self._changed_trees[queue.node.tree] = None
+            self._changed_queues[view.name] = None
+        queue.view, queue.coverage = view, coverage
+        self.forest.set_quotas(queue.node, view.groups)
+        queue.node.weight = view.weight
+        self._dirty = True
+        return queue
+
+    def remove_queue(self, name: str) -> None:
+        """Forget a ClusterQueue and whoever holds quota in it."""
+        queue = self.queues.pop(name, None)
+        if queue is not None:
+            self._changed_trees[queue.node.tree] = None
+            del self.queue_of[queue.node]
+            for key in queue.workloads:
+                del self._assigned[key]
+            self._dirty = True
+
+    def put_cohort(self, view: CohortView) -> None:
+        """Add or change a Cohort."""
+        self._note_cohort(view.name)
+        self.forest.put_cohort(view)
+        self._dirty = True
+
+    def remove_cohort(self, name: str) -> None:
+        """Forget a Cohort's object; it lives on without quota while somebody names it."""
+        self._note_cohort(name)
+        self._dirty |= self.forest.remove_cohort(name)
+
+    def put_flavor(self, flavor: Flavor) -> None:
+        """Add or change a ResourceFlavor."""
+        self.flavors[flavor.name] = flavor
+        self._forget_plans()
+
+    def remove_flavor(self, name: str) -> None:
+        """Forget a ResourceFlavor."""
+        self.flavors.pop(name, None)
+        self._forget_plans()
+
+    def hold(self, workload: Admitted) -> None:
+        """Count a Workload that holds quota, anew if it was counted already."""
+        self.release(workload.key)
+        workload.queue.put(workload)
+        self._assigned[workload.key] = workload
+        self._count(workload.queue.node, workload.usage, 1)
+
+    @staticmethod
+    def confirm(workload: Admitted) -> None:
+        """What is held already was counted as it should be. An older flavor search is started over, as in hold()."""
+        workload.queue.generation += 1
+
+    def release(self, key: str) -> Admitted | None:
+        """Count a Workload no more; returns what it held, or None."""
+        invariant(self._depth == 0, "what lasts is not tried")
+        workload = self._assigned.pop(key, None)
+        if workload is not None:
+            queue = workload.queue
+            queue.take(key)
+            queue.generation += 1
+            self._count(queue.node, workload.usage, -1)
+        return workload
+
+    def holder(self, key: str) -> Admitted | None:
+        """The Workload of that key if it holds quota."""
+        return self._assigned.get(key)
+
+    def id_of(self, flavor: str, resource: str) -> int:
+        """The id of a flavor-resource pair, made on first use."""
+        before = len(self.names)
+        fr = self.forest.id_of(flavor, resource)
+        self._dirty |= len(self.names) > before
+        return fr
+
+    def settle(self) -> None:
+        """Rebuild the trees after changes of queues, Cohorts or their quotas."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        self.rebuilds += 1
+        self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
+        self._renew_generations()
+        used = {queue.coverage: None for queue in self.queues.values()}
+        self._coverages = {content: coverage for content, coverage in self._coverages.items() if coverage in used}
+
+    def _note_cohort(self, name: str) -> None:
+        """A Cohort changes."""
+        known = self.cohorts.get(name)
+        if known is not None:
+            self._changed_trees[known.tree] = None
+        self._changed_cohorts[name] = None
+
+    def _renew_generations(self) -> None:
+        """Outdate the flavor searches in trees whose quotas or members have changed; other edits of a queue do not."""
+        trees = self._changed_trees
+        trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
+        trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
+        for queue in self.queues.values():
+            if queue.node.tree in trees:
+                queue.generation += 1
+        self._changed_trees, self._changed_queues, self._changed_cohorts = {}, {}, {}
+
+    # What the trees tell.
+
+    def queues_below(self, node: QuotaNode) -> list[ClusterQueue]:
+        """All ClusterQueues of a subtree."""
+        found, nodes = [], [node]
+        for step in nodes:
+            queue = self.queue_of.get(step)
+            if queue is not None:
+                found.append(queue)
+            nodes.extend(step.children.values())
+        return found
+
+    @staticmethod
+    def path_of(queue: ClusterQueue) -> str:
+        """Where a ClusterQueue is in its tree: `/company/team/queue`."""
+        return "/" + "/".join(node.name for node in queue.node.path)
+
+    # Changes that are undone.
+
+    def what_if(self) -> WhatIf:
+        """Undo every change made inside the block, whatever happens. Blocks nest."""
+        return WhatIf(self)
+
+    def begin(self) -> int:
+        """Begin to try things; returns where to go back to with undo_to()."""
+        self._depth += 1
+        return len(self._trials)
+
+    def undo_to(self, mark: int) -> None:
+        """Undo what was tried since begin()."""
+        trials = self._trials
+        while len(trials) > mark:
+            queue, workload, usage, sign = trials.pop()
+            change_usage(queue.node, usage, -sign)
+            if workload is not None:
+                queue.put(workload)
+        self._depth -= 1
+
+    def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
+        """Count usage of nobody in particular, inside a what_if()."""
+        self._try(queue, None, usage, 1)
+
+    def remove_usage(self, queue: ClusterQueue, usage: Usage) -> None:
+        """Take usage away, inside a what_if()."""
+        self._try(queue, None, usage, -1)
+
+    def remove_workload(self, workload: Admitted) -> None:
+        """Take a Workload out, inside a what_if()."""
+        self._try(workload.queue, workload, workload.usage, -1)
+        workload.queue.take(workload.key)
+
+    def _try(self, queue: ClusterQueue, taken: Admitted | None, usage: Usage, sign: int) -> None:
+        assert self._depth > 0, "tried outside a what_if()"
+        self._trials.append((queue, taken, usage, sign))
+        change_usage(queue.node, usage, sign)
+
+    # Building.
+
+    def _count(self, node: QuotaNode, usage: Usage, sign: int) -> None:
+        if not self._dirty:
+            change_usage(node, usage, sign)
+            return
+        for fr, amount in usage:
+            node.usage.extend([0] * (fr + 1 - len(node.usage)))
+            node.usage[fr] += sign * amount
+
+    def _coverage(self, groups: tuple[ResourceGroup, ...]) -> Coverage:
+        """That of these groups, shared by all ClusterQueues with such groups."""
+        content = tuple([(group.resources, group.flavors) for group in groups])
+        known = self._coverages.get(content)
+        if known is None:
+            known = self._coverages[content] = Coverage(
+                tuple([self._group(n, group) for n, group in enumerate(groups)])
+            )
+        return known
+
+    def _group(self, number: int, group: ResourceGroup) -> Group:
+        ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
+        return Group(number, group.flavors, ids)
+
+    def _forget_plans(self) -> None:
+        self.obstacles.forget()
+        for coverage in self._coverages.values():
+            coverage.forget_plans()

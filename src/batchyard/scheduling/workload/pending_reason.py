@@ -1,0 +1,152 @@
+"""Why a Workload waits that the scheduler need not be asked about: its queues, its namespace, its own gates.
+
+What the scheduler found out is kept until its next cycle; what is said here is looked at again on every change, so that
+it goes away with its cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
+pkg/controller/core/workload_controller.go of Kueue.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.selectors import selector
+from batchyard.api.views.ownership import namespace_labels
+from batchyard.scheduling import messages
+from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
+
+#: What the scheduler found out about a Workload; nobody else takes these back.
+VERDICTS: Final = frozenset(
+    {
+        messages.NO_MATCHING_FLAVOR,
+        messages.WAITING_FOR_QUOTA,
+        messages.EXCEEDS_MAX_QUOTA,
+        r.TOPOLOGY_PLACEMENT_FAILED,
+        messages.WAITING_FOR_PREEMPTED_WORKLOADS,
+        r.WAITING_FOR_PODS_READY,
+        messages.PENDING_EVALUATION,
+    }
+)
+_AWAITED: Final = "Workload is pending evaluation in the scheduling queue"
+_OURS: Final = re.compile(
+    r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|"
+    + messages.NAMESPACE_MISMATCH
+)
+
+
+class Waiting(NamedTuple):
+    """A reason and a message of QuotaReserved=False."""
+
+    reason: str
+    message: str
+
+
+class Queues(NamedTuple):
+    """The queues of a Workload as they are now; None where there is none."""
+
+    local_queue: Obj | None
+    cluster_queue: Obj | None
+    namespace: Obj | None = None
+
+    @property
+    def cluster_queue_name(self) -> str:
+        """The ClusterQueue the LocalQueue names, whether it exists or not."""
+        if self.local_queue is None:
+            return ""
+        return self.local_queue["spec"].get("clusterQueue") or ""
+
+
+def stop_policy(queue: Obj | None) -> str:
+    """Whether a LocalQueue or ClusterQueue is stopped: None, Hold or HoldAndDrain."""
+    return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
+
+
+def held_by(queue: Obj | None) -> str:
+    """Which Budget holds a LocalQueue, as the end of a sentence; empty where none does."""
+    names = None if queue is None else annotation(queue, well_known.HELD_BY)
+    return "" if names is None else f": held by Budget {names}"
+
+
+def is_inactive(cluster_queue: Obj) -> bool:
+    """Its status says that it admits nothing. One whose status says nothing yet is given the benefit of the doubt."""
+    active = find_condition(cluster_queue, "Active")
+    return active is not None and active["status"] != "True"
+
+
+def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
+    """What QuotaReserved=False should say of a Workload without quota; None: leave it as it is."""
+    if not is_active(workload):
+        return Waiting(r.DEACTIVATED, "The workload is deactivated")
+    if is_on_hold(workload):
+        return None
+    blocker = queue_blocker(workload, queues) or _mismatch(queues)
+    if blocker is not None:
+        return blocker
+    if has_admission_gate(workload):
+        return gated(workload)
+    return _again(workload)
+
+
+def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+    """What keeps its queues from taking it, if anything does."""
+    name = workload["spec"].get("queueName", "")
+    if queues.local_queue is None:
+        return Waiting(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
+    if stop_policy(queues.local_queue) != "None":
+        return Waiting(messages.SUSPENDED, f"LocalQueue {name} is inactive{held_by(queues.local_queue)}")
+    if queues.cluster_queue is None:
+        return Waiting(messages.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
+    if is_inactive(queues.cluster_queue):
+        return Waiting(messages.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
+    return None
+
+
+def gated(workload: Obj) -> Waiting:
+    """What one with an admission gate says."""
+    return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}")
+
+
+def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+    """Why one with quota that is not admitted yet must give it back: a queue was stopped or deleted."""
+    name = workload["spec"].get("queueName", "")
+    return _closed("LocalQueue", name, queues.local_queue) or _closed(
+        "ClusterQueue", queues.cluster_queue_name, queues.cluster_queue
+    )
+
+
+def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
+    if queue is None or "deletionTimestamp" in queue["metadata"]:
+        return Waiting(messages.MISCONFIGURED, f"{kind} {name} is terminating or missing")
+    return (
+        None
+        if stop_policy(queue) == "None"
+        else Waiting(messages.SUSPENDED, f"{kind} {name} is stopped{held_by(queue)}")
+    )
+
+
+def _mismatch(queues: Queues) -> Waiting | None:
+    """The ClusterQueue does not take its namespace. Of a namespace that is not there the scheduler tells."""
+    if queues.namespace is None or queues.cluster_queue is None:
+        return None
+    namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    if namespaces is not None and namespaces.matches(namespace_labels(queues.namespace)):
+        return None
+    return Waiting(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
+
+
+def _again(workload: Obj) -> Waiting | None:
+    """Nothing stands against it any more: say so, but only in place of what was said here before."""
+    condition = find_condition(workload, r.QUOTA_RESERVED)
+    if condition is None or condition["reason"] in VERDICTS:
+        return None
+    if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OURS.match(condition["message"]):
+        return None
+    return Waiting(messages.PENDING_EVALUATION, _AWAITED)
+
+
+def is_evaluation_awaited(workload: Obj) -> bool:
+    """Whether its condition says that nothing stands against it any more and the scheduler is to look at it."""
+    condition = find_condition(workload, r.QUOTA_RESERVED)
+    return condition is not None and condition["status"] == "False" and condition["message"] == _AWAITED

@@ -1,0 +1,327 @@
+"""The Workloads: who holds what, who waits where, told from their watch events.
+
+Source: Kueue's workload event handlers in pkg/controller/core. One thing is mended: upstream wakes nobody when a
+Workload whose LocalQueue is gone or stopped gives quota back; those parked wait for the next release, and for ever if
+there is none. Here they are woken at once if nobody is left whose end would wake them, and after a grace period
+otherwise.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchyard.api.meta import Obj
+from batchyard.api.views.queues import LocalQueueView
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.queue_manager import LineUp
+from batchyard.scheduling.quota import Usage
+from batchyard.scheduling.snapshot import Snapshot
+
+# --- tally ---
+#
+# How many Workloads reserve quota in a queue, how many are admitted, and how much they use.
+
+
+@dataclass(slots=True)
+class Count:
+    """One queue's figures; amounts by flavor-resource id."""
+
+    reserving: int = 0
+    admitted: int = 0
+    reserved_usage: dict[int, int] = field(default_factory=dict)
+    admitted_usage: dict[int, int] = field(default_factory=dict)
+
+
+class Tally:
+    """Figures by queue name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Count] = {}
+
+    def get(self, queue: str) -> Count:
+        """A queue's figures."""
+        return self._counts.get(queue) or Count()
+
+    def add(self, queue: str, held: Admitted) -> None:
+        """Count a Workload."""
+        count = self._counts.get(queue)
+        if count is None:
+            count = self._counts[queue] = Count()
+        self._change(count, held, 1)
+
+    def remove(self, queue: str, held: Admitted) -> None:
+        """Count a Workload no more."""
+        count = self._counts.get(queue)
+        if count is not None:
+            self._change(count, held, -1)
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue."""
+        self._counts.pop(queue, None)
+
+    @staticmethod
+    def _change(count: Count, held: Admitted, sign: int) -> None:
+        count.reserving += sign
+        tables = [count.reserved_usage]
+        if held.is_admitted:
+            count.admitted += sign
+            tables.append(count.admitted_usage)
+        for fr, amount in held.usage:
+            for table in tables:
+                table[fr] = table.get(fr, 0) + sign * amount
+
+
+#: How long quota may lie free without anybody being woken by its release.
+GRACE: Final = 5 * MINUTE
+
+_DELETED: Final = EventType.DELETED
+
+
+class WorkloadBook:
+    """See the module."""
+
+    def __init__(
+        self, snapshot: Snapshot, line_up: LineUp, view_of: Callable[[Obj], WorkloadView] = workload_view
+    ) -> None:
+        self._view_of = view_of
+        self.snapshot = snapshot
+        self.line_up = line_up
+        self.local_queues: dict[str, LocalQueueView] = {}
+        #: Who reserves and uses what, by ClusterQueue and by LocalQueue.
+        self.queue_tally = Tally()
+        self.local_tally = Tally()
+        #: Unfinished Workloads by LocalQueue.
+        self._workloads: dict[str, dict[str, WorkloadView]] = {}
+        self._queue_of: dict[str, str] = {}
+        #: Admissions that count although their watch event is still to come.
+        self._assumed: dict[str, None] = {}
+
+    def fill_from(self, local: LocalQueueView) -> None:
+        """Put the Workloads of a LocalQueue in line."""
+        waiting = self.line_up.pending.get(local.cluster_queue)
+        if waiting is None or local.stop_policy != "None":
+            return
+        for view in self._workloads.get(local.key, {}).values():
+            if view.admissible and self.snapshot.holder(view.key) is None:
+                waiting.put_in_line(view)
+        if waiting.has_heads():
+            self.line_up.show_new(local.cluster_queue)
+
+    def forget_queue(self, cluster_queue: str) -> None:
+        """A ClusterQueue is gone, and whatever was held in it."""
+        for held in self.snapshot.queues[cluster_queue].workloads.values():
+            self.local_tally.remove(held.local_queue, held)
+        self.queue_tally.forget(cluster_queue)
+        self.snapshot.remove_queue(cluster_queue)
+
+    def waiting_in(self, local_queue: str) -> int:
+        """How many Workloads of a LocalQueue would be in line, were there a ClusterQueue."""
+        found = self._workloads.get(local_queue, {}).values()
+        return sum(view.admissible and self.snapshot.holder(view.key) is None for view in found)
+
+    def empty(self, key: str) -> None:
+        """Take the Workloads of a LocalQueue out of line."""
+        for workload in self._workloads.get(key, {}):
+            self.dequeue(workload)
+
+    def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
+        """Count an admission before it is written."""
+        self._hold(admitted_of(decision, now, admitted=admitted))
+        self._assumed[decision.head.workload.key] = None
+
+    def view(self, key: str) -> WorkloadView | None:
+        """An unfinished Workload, wherever it stands; None if there is none of that key."""
+        return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
+
+    def views(self) -> Iterator[WorkloadView]:
+        """All unfinished Workloads."""
+        return (view for views in self._workloads.values() for view in views.values())
+
+    @property
+    def assumes(self) -> bool:
+        """Whether an admission counts of which nothing was told yet."""
+        return bool(self._assumed)
+
+    def take_back(self) -> None:
+        """Count the admissions no more that were refused when they were written: nothing was told of them.
+
+        To be asked when all that was written has been told.
+        """
+        refused, self._assumed = self._assumed, {}
+        for key in refused:
+            self._wake_for(key)
+            self._release(key)
+            view = self.view(key)
+            if view is not None and view.admissible:
+                self._enqueue(view)
+
+    def count_holders(self, cluster_queue: str) -> None:
+        """Count those who held quota in a ClusterQueue before it was seen."""
+        for workloads in self._workloads.values():
+            for view in list(workloads.values()):
+                if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
+                    self._reserve(view, None)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change of a Workload."""
+        view = self._view_of(event.obj)
+        if self._assumed and view.quota_reserved:
+            self._assumed.pop(view.key, None)
+        if event.type is _DELETED:
+            self._drop(view.key)
+            return
+        self._sort_in(view)
+        if view.finished or not view.active:
+            self._leave(view)
+            return
+        if view.quota_reserved:
+            self._reserve(view, event.old)
+            return
+        if self.snapshot.holder(view.key) is not None:
+            self._wake_for(view.key)
+            self._release(view.key)
+        if view.admissible:
+            self._enqueue(view)
+        else:
+            self.dequeue(view.key)
+
+    def _sort_in(self, view: WorkloadView) -> None:
+        """Keep the Workload with its LocalQueue."""
+        before = self._queue_of.get(view.key)
+        if before is not None and before != view.queue:
+            self.dequeue(view.key)
+            del self._workloads[before][view.key]
+        self._queue_of[view.key] = view.queue
+        self._workloads.setdefault(view.queue, {})[view.key] = view
+
+    def _leave(self, view: WorkloadView) -> None:
+        """A finished or inactive Workload neither waits nor holds."""
+        self.dequeue(view.key)
+        self._wake_for(view.key)
+        self._release(view.key)
+        if view.finished:
+            self._workloads[view.queue].pop(view.key, None)
+
+    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
+        """Count what the Workload holds as its status has it."""
+        self.dequeue(view.key)
+        queue = self.snapshot.queues.get(view.cluster_queue)
+        if queue is None:
+            self._release(view.key)
+            return
+        usage: dict[int, int] = {}
+        chosen: dict[int, None] = {}
+        for holding in view.holdings:
+            amounts = dict(holding.usage)
+            for resource, flavor in holding.flavors.items():
+                fr = self.snapshot.id_of(flavor, resource)
+                chosen[fr] = None
+                usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
+        reserved_at = view.reserved_at or 0
+        self._hold(
+            _admitted(
+                view, queue, tuple(usage.items()), frozenset(chosen), reserved_at=reserved_at, is_admitted=view.admitted
+            )
+        )
+        if old is not None:
+            before = self._view_of(old)
+            if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
+                self._wake_for(view.key)
+
+    def _drop(self, key: str) -> None:
+        self.dequeue(key)
+        self._wake_for(key)
+        self._release(key)
+        local = self._queue_of.pop(key, None)
+        if local is not None:
+            self._workloads[local].pop(key, None)
+
+    def _hold(self, held: Admitted) -> None:
+        known = self.snapshot.holder(held.key)
+        if known is not None and known.is_like(held):
+            self.snapshot.confirm(known)  # an admission that was counted before it was written
+        else:
+            self._untally(known)
+            self.snapshot.hold(held)
+            self.queue_tally.add(held.queue.name, held)
+            self.local_tally.add(held.local_queue, held)
+        self.line_up.touch(held.queue)
+
+    def _release(self, key: str) -> None:
+        held = self.snapshot.release(key)
+        if held is not None:
+            self._untally(held)
+            self.line_up.touch(held.queue)
+
+    def _untally(self, held: Admitted | None) -> None:
+        if held is not None:
+            self.queue_tally.remove(held.queue.name, held)
+            self.local_tally.remove(held.local_queue, held)
+
+    def _enqueue(self, view: WorkloadView) -> None:
+        local = self.local_queues.get(view.queue)
+        if local is not None and local.stop_policy == "None":
+            self.line_up.put(local.cluster_queue, view)
+
+    def dequeue(self, key: str) -> None:
+        """Take a Workload out of line."""
+        local = self.local_queues.get(self._queue_of.get(key, ""))
+        waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
+        if waiting is not None and waiting.remove(key):
+            self.line_up.show_new(waiting.name)  # the next one may be first now
+
+    def _wake_for(self, key: str) -> None:
+        """Wake the tree in which a Workload holds, or may have held, quota."""
+        if self._is_open(self._queue_of.get(key, "")):
+            self.line_up.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            return
+        held = self.snapshot.holder(key)
+        if held is None:
+            return
+        root = held.queue.node.path[0]
+        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
+        if any(self._is_open(other.local_queue) for other in others):
+            self.line_up.wake_later(held.queue, self.line_up.now + GRACE)
+        else:
+            self.line_up.wake(held.queue.name)
+
+    def _is_open(self, local_queue: str) -> bool:
+        """Whether a LocalQueue is there and not stopped."""
+        local = self.local_queues.get(local_queue)
+        return local is not None and local.stop_policy == "None"
+
+
+def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> Admitted:
+    """What a Workload holds once a decision is carried out."""
+    chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    usage, queue = decision.assignment.usage, decision.queue
+    return _admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted)
+
+
+def _admitted(
+    view: WorkloadView,
+    queue: ClusterQueue,
+    usage: Usage,
+    chosen: frozenset[int],
+    *,
+    reserved_at: Instant,
+    is_admitted: bool,
+) -> Admitted:
+    return Admitted(
+        view.key,
+        view.uid,
+        queue,
+        tuple(sorted(usage)),  # in one order, whoever asks
+        chosen,
+        view.priority,
+        view.queued,
+        reserved_at,
+        view.evicted and view.quota_reserved,
+        is_admitted,
+        view.queue,
+        view.boost,
+    )  # not by name: that costs more than all else here

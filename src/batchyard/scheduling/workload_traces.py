@@ -1,0 +1,163 @@
+"""The lives of Workloads as traces: one for each, with a span for every phase that it went through.
+
+    queued             until quota is reserved, once for every time that it waits
+    admission checks   from then on until it is admitted
+    starting           until its pods are ready, where that is told
+    running            until it ends, or is evicted
+    stopping           from the eviction until its quota is free
+
+A preemption is an event of the phase that it ends, with a link to the life of the preemptor. Ids follow from uids, so
+that a trace goes on after a restart; of the phase that was under way then it is known when it began as far as the
+object tells.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.workload.lifecycle import EVICTED_BY_PREEMPTION
+
+_TRACE_DIGITS: Final = 32
+_SPAN_DIGITS: Final = 16
+_LIFE: Final = "workload"
+#: A life of more Workloads is not followed: those that come later have no trace.
+_FOLLOWED_MAX: Final = 200_000
+
+
+@dataclass(slots=True)
+class _Phase:
+    """What a Workload goes through at present."""
+
+    name: str
+    since: Instant
+    view: WorkloadView
+    events: list[SpanEvent] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)
+
+
+class LifeSpans:
+    """See the module. A listener of changes."""
+
+    def __init__(self, now: Callable[[], Instant], emit: Callable[[Span], None]) -> None:
+        self._now = now
+        self._emit = emit
+        self._phases: dict[str, _Phase] = {}
+
+    def observe(self, batch: Iterable[WatchEvent]) -> None:
+        """Take note of changes."""
+        for event in batch:
+            if event.key.kind == scheme.WORKLOAD:
+                self._on_workload(event)
+
+    def _on_workload(self, event: WatchEvent) -> None:
+        now, view = self._now(), workload_view(event.obj)
+        known = self._phases.get(view.uid)
+        if known is None:
+            if view.finished or event.type is EventType.DELETED or len(self._phases) >= _FOLLOWED_MAX:
+                return
+            known = self._phases[view.uid] = _Phase(_phase_of(event.obj), _since(view, event, now), view)
+        if view.evicted and not known.view.evicted:
+            _note_eviction(known, event.obj, now)
+        known.view = view
+        is_over = view.finished or event.type is EventType.DELETED
+        phase = _phase_of(event.obj)
+        if not is_over and phase == known.name:
+            return
+        self._emit(_span_of(known, now))
+        if is_over:
+            del self._phases[view.uid]
+            self._emit(_life_of(view, event, now))
+        else:
+            self._phases[view.uid] = _Phase(phase, now, view)
+
+
+def trace_of(uid: str) -> str:
+    """The id of the trace of what has that uid."""
+    digits = uid.replace("-", "").lower()
+    is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
+    return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
+
+
+def root_of(uid: str) -> str:
+    """The id of the span of a whole life."""
+    return _digest(f"{uid} {_LIFE}")[:_SPAN_DIGITS]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _phase_of(obj: Obj) -> str:
+    view = workload_view(obj)
+    if view.quota_reserved and view.evicted:
+        return "stopping"
+    if not view.quota_reserved:
+        return "queued"
+    if not view.admitted:
+        return "admission checks"
+    return "running" if view.pods_ready or find_condition(obj, "PodsReady") is None else "starting"
+
+
+def _since(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
+    """When the phase began that a Workload is in when it is seen first."""
+    if event.old is None:
+        return min(view.created, now)
+    return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)
+
+
+def _note_eviction(phase: _Phase, obj: Obj, now: Instant) -> None:
+    condition = find_condition(obj, "Evicted") or {}
+    reason, message = str(condition.get("reason", "")), str(condition.get("message", ""))
+    phase.events.append(SpanEvent(now, "evicted", {"reason": reason, "message": message}))
+    by = preemptor_uid_of(message) if reason == EVICTED_BY_PREEMPTION else ""
+    if by:
+        phase.links.append((trace_of(by), root_of(by)))
+
+
+def _span_of(phase: _Phase, end: Instant) -> Span:
+    view = phase.view
+    span = _digest(f"{view.uid} {phase.name} {phase.since}")[:_SPAN_DIGITS]
+    return Span(
+        trace_of(view.uid),
+        span,
+        root_of(view.uid),
+        phase.name,
+        phase.since,
+        end,
+        _attributes(view),
+        tuple(phase.events),
+        tuple(phase.links),
+    )
+
+
+def _life_of(view: WorkloadView, event: WatchEvent, end: Instant) -> Span:
+    finished = find_condition(event.obj, "Finished") or {}
+    failed = str(finished.get("message", "")) if finished.get("reason") == "Failed" else ""
+    return Span(
+        trace_of(view.uid), root_of(view.uid), "", _LIFE, min(view.created, end), end, _attributes(view), error=failed
+    )
+
+
+def _attributes(view: WorkloadView) -> Mapping[str, str | int]:
+    told: dict[str, str | int] = {
+        "k8s.namespace.name": view.namespace,
+        "kueue.workload.name": view.name,
+        "kueue.workload.uid": view.uid,
+        "kueue.local_queue.name": view.queue.partition("/")[2],
+        "kueue.workload.priority": view.priority,
+    }
+    if view.cluster_queue:
+        told["kueue.cluster_queue.name"] = view.cluster_queue
+    for holding in view.holdings:
+        flavors = sorted(set(holding.flavors.values()))
+        told[f"kueue.pod_set.{holding.name}.flavors"] = ",".join(flavors)
+    return told

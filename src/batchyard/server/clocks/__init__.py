@@ -1,0 +1,1 @@
+"""Clocks: of the machine, of an API server, and the event loop's timers."""

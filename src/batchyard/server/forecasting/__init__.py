@@ -1,0 +1,1 @@
+"""Forecasts of a live platform, worked out in forks."""

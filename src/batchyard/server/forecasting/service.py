@@ -1,0 +1,122 @@
+"""What a platform is asked about its future: when something starts, and what a change that is tried would do."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.auth.authorization import Authorizer
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.responses import Later, Reply
+from batchyard.apiserver.subresources.forecasts import Question, may_see_workloads
+from batchyard.base.instant import Instant
+from batchyard.client.resource_paths import received
+from batchyard.metrics.exposition import Texts
+from batchyard.server.forecasting.calibration_loop import Calibrating
+from batchyard.server.forecasting.fork_pool import Forks
+from batchyard.sim.forecasting.calibration import Calibration, Sample
+
+Listed: TypeAlias = Callable[[str], Iterable[Obj]]
+MaySee: TypeAlias = Callable[[str], bool]
+
+
+class Foresight(NamedTuple):
+    """Who can tell: each is given what lists objects and the time, and whose names may be told."""
+
+    #: When something starts, by a seed, and by what became of earlier forecasts.
+    forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
+    #: Forecasts to learn from.
+    sample: Callable[[Listed, Instant, Calibration], Sequence[Sample]]
+    #: What a changed object would do.
+    warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
+
+
+class Objects(Protocol):
+    """Where the objects are."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def get(self, key: Key) -> Obj | None:
+        """An object, if it is there."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+
+class Futures:
+    """See the module."""
+
+    def __init__(
+        self,
+        foresight: Foresight,
+        objects: Objects,
+        clock: Callable[[], Instant],
+        loop: asyncio.AbstractEventLoop,
+        kept: Path,
+    ) -> None:
+        """`kept` is the file of what became of forecasts."""
+        self._foresight = foresight
+        self._objects = objects
+        self._clock = clock
+        self._forks = Forks(loop, lambda: objects.revision)
+        self._learning = Calibrating(kept, objects, clock, self._sampled)
+        self._learning.begin(loop)
+        #: Who decides who may see what; until it is known nobody asks.
+        self.authorizer: Authorizer | None = None
+
+    def ask(self, question: Question) -> Later:
+        """When something starts."""
+        later = self._forks.ask(question, partial(self._forecast, question))
+        self._learning.used()
+        return later
+
+    def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
+        """The answer to a dry run, with what the change would do; as it is where nobody has the time to say."""
+        changed = received(path.info, path.version, answer.body)
+        question = (request.user, msgspec.json.encode(changed))
+        try:
+            later = self._forks.ask(question, partial(self._warn, changed, request))
+        except Refused:
+            return answer
+        return Later(lambda told: later.then(lambda found: told(_warned(answer, found))))
+
+    @property
+    def texts(self) -> Texts:
+        """Figures of the forks."""
+        return self._forks.figures.texts
+
+    def close(self) -> None:
+        """Ask for nothing any more."""
+        self._learning.close()
+        self._forks.close()
+
+    def _forecast(self, question: Question) -> Mapping[str, Any]:
+        told_by, may_see = self._foresight.forecast, self._may_see(question)
+        known = self._learning.calibration
+        return told_by(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
+
+    def _sampled(self) -> Later:
+        return self._forks.ask(("samples", self._clock()), self._sample)
+
+    def _sample(self) -> Sequence[Sample]:
+        return self._foresight.sample(self._objects.list, self._clock(), self._learning.calibration)
+
+    def _warn(self, changed: Obj, request: Request) -> Sequence[str]:
+        return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))
+
+    def _may_see(self, asked: Question | Request) -> MaySee:
+        assert self.authorizer is not None, "whoever asks has come through the door"
+        return partial(may_see_workloads, self.authorizer, asked.user)
+
+
+def _warned(answer: Response, found: Response) -> Response:
+    if found.code != 200:
+        return answer
+    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(found.body)))

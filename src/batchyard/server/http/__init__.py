@@ -1,0 +1,1 @@
+"""HTTP: the protocol, its bounds, and how requests are dispatched."""

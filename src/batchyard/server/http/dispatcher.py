@@ -1,0 +1,201 @@
+"""Requests of the wire as work of the platform, and the answers once all they rest on is durable."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from batchyard.apiserver.auth.authentication import User, flow_of, is_exempt
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.responses import Begun, Conversation, Later, Ongoing, Reply
+from batchyard.apiserver.server import ApiServer
+from batchyard.metrics.registry import Labels
+from batchyard.metrics.requests import RequestFigures
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.http.encoding import pieces, shared
+from batchyard.server.http.flow_control import FairQueue, Load, too_many
+from batchyard.server.platform.group_commit import GroupCommit
+from batchyard.store.commit_mark import JournalError
+
+Answered: TypeAlias = Callable[[Begun], None]
+"""Takes an answer; the body of a response is bytes by then, or an iterator of them where it is long."""
+_Measured: TypeAlias = tuple[Labels, float]
+_Settle: TypeAlias = Callable[[Begun, _Measured, JournalError | None], None]
+
+_UNKEPT: Final = Refused(
+    500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
+)
+_encoder: Final = msgspec.json.Encoder()
+#: Paths of health checks, which are answered before all else.
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+#: Seconds that a request is expected to take, and what reading a byte of its body took.
+_EXPECTED: Final = 0.0005
+_SECONDS_PER_BYTE: Final = 1e-8
+_LOG: Final = logging.getLogger("batchyard")
+
+
+class _Work(NamedTuple):
+    """A request that waits for its turn."""
+
+    request: Request
+    work: Callable[[], None]
+    answered: Answered
+
+
+class Guard(Protocol):
+    """What watches over the requests that are answered."""
+
+    def begin(self, request: Request) -> None:
+        """A request is answered from now on."""
+
+    def end(self) -> None:
+        """It is answered no more."""
+
+
+class _NoGuard:
+    """Nothing watches over requests."""
+
+    def begin(self, request: Request) -> None:
+        """Note nothing."""
+
+    def end(self) -> None:
+        """Note nothing."""
+
+
+class Answers:
+    """See the module."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        kernel: LiveKernel,
+        commit: GroupCommit,
+        revision: Callable[[], int],
+        figures: RequestFigures,
+        guard: Guard | None = None,
+    ) -> None:
+        self._server = server
+        self._kernel = kernel
+        self._commit = commit
+        self._revision = revision
+        self._figures = figures
+        self._guard = guard or _NoGuard()
+        self._load = Load()
+        self._queue: FairQueue[_Work] = FairQueue(_EXPECTED)
+        self._is_ending = False
+        #: Whose each watch is.
+        self._watching: dict[Ongoing | Conversation, User] = {}
+        self._defects = 0
+
+    def known(self, request: Request) -> Request:
+        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+        return self._server.known(request)
+
+    def ask(self, request: Request, answered: Answered) -> None:
+        """Answer a request, later; or at once, that there are too many."""
+        user = request.user
+        try:
+            if self._is_ending:
+                raise too_many()
+            self._load.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
+        except Refused as refused:
+            answered(encoded(refused.response()))
+        else:
+            began = self._figures.begin()
+            work = _Work(request, partial(self._work, request, began, partial(self._settle, user, answered)), answered)
+            is_urgent = is_exempt(user) or request.path.startswith(_HEALTH)
+            self._queue.put(flow_of(user), work, is_urgent=is_urgent)
+            self._kernel.post(self._next)
+
+    def end(self) -> None:
+        """Answer no more requests: those that wait are refused, so that their clients come back."""
+        self._is_ending = True
+        for work in self._queue.clear():
+            self._load.leave(work.request.user)
+            work.answered(encoded(too_many().response()))
+
+    def _next(self) -> None:
+        """Answer the request whose turn it is."""
+        if not len(self._queue):
+            return  # it was refused, since the platform ends
+        flow, work = self._queue.take()
+        began = ticks()
+        self._guard.begin(work.request)
+        try:
+            work.work()
+        finally:
+            self._guard.end()
+            if flow:
+                self._queue.charge(flow, ticks() - began + len(work.request.body) * _SECONDS_PER_BYTE)
+
+    @property
+    def watches(self) -> int:
+        """How many answers go on."""
+        return len(self._watching)
+
+    def leave(self, ongoing: Ongoing | Conversation) -> None:
+        """An answer has nobody any more who listens."""
+        if not isinstance(ongoing, Conversation):
+            self._commit.leave(ongoing)
+            ongoing.end()
+        user = self._watching.pop(ongoing, None)
+        if user is not None:
+            self._load.end_watch(user)
+
+    def _work(self, request: Request, began: float, settle: _Settle) -> None:
+        answer, measured = self._answer(request), (self._figures.latest, began)
+        if isinstance(answer, Later):  # at once: it may come before the journal is written
+            answer.then(lambda response: self._come(settle, response, measured))
+        else:
+            self._commit.when_durable(self._revision(), partial(settle, answer, measured))
+
+    def _settle(
+        self, user: User, answered: Answered, answer: Begun, measured: _Measured, failure: JournalError | None
+    ) -> None:
+        self._load.leave(user)
+        self._figures.settle(*measured)
+        if not isinstance(answer, Response):
+            self._watching[answer] = user
+            self._load.begin_watch(user)
+        answered(answer if failure is None else encoded(_UNKEPT.response()))
+
+    def _come(self, settle: _Settle, response: Response, measured: _Measured) -> None:
+        """Send an answer that was to come later, once all that it is based on is durable."""
+        self._commit.when_durable(self._revision(), partial(settle, encoded(response), measured))
+
+    def _answer(self, request: Request) -> Reply:
+        """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
+        try:
+            answer = self._server.handle(request)
+            return _sent(answer, request) if isinstance(answer, Response) else answer
+        except Exception:  # noqa: BLE001 - whatever it is
+            self._defects += 1
+            name = f"{self._kernel.clock():x}-{self._defects}"
+            _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
+            told = f"Internal error occurred: defect {name}; the log of the server says what it is"
+            return encoded(Refused(500, "InternalError", told).response())
+
+
+def _sent(response: Response, request: Request) -> Response:
+    """A response with its body as bytes: of what was written those that watches are sent, too."""
+    if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
+        return encoded(response)
+    return response._replace(body=shared(response.body) + b"\n")
+
+
+def encoded(response: Response) -> Response:
+    """A response with its body as bytes, or as an iterator of pieces; an object ends with a newline, as in Go."""
+    body = response.body
+    if isinstance(body, bytes | Iterator):
+        return response
+    if isinstance(body, str):
+        return response._replace(body=body.encode())
+    if not isinstance(body, Mapping):
+        return response._replace(body=_encoder.encode_lines([body]))
+    found = pieces(body)
+    first, second = next(found), next(found, None)
+    return response._replace(body=first if second is None else chain((first, second), found))

@@ -1,0 +1,248 @@
+"""The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import parse_qsl, unquote
+
+import httptools
+
+from batchyard.apiserver.request import SEPARATOR, Refused, Request
+from batchyard.server.http.flow_control import too_many
+
+#: Bytes of a request's line and headers, and of its body.
+HEAD_MAX: Final = 64 * 1024
+BODY_MAX: Final = 3 * 1024 * 1024
+_BAD: Final = (400, "Invalid HTTP request received.")
+_LARGE: Final = (431, "Request Header Fields Too Large")
+#: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
+_BAD_HOST: Final = "400 Bad Request: {}"
+_HOST: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+
+
+class Whole(NamedTuple):
+    """A request that is there as a whole, or why it is not taken."""
+
+    request: Request
+    is_last: bool
+    #: Whether its client knows chunks.
+    is_chunked: bool
+    refused: Refused | None = None
+
+
+class Taker(Protocol):
+    """Who takes requests."""
+
+    def known(self, request: Request) -> Request:
+        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+
+    def take(self, whole: Whole) -> None:
+        """Answer a request when its turn comes."""
+
+    def refuse(self, code: int, why: str) -> None:
+        """What came is no request; nothing more is read."""
+
+    def hold(self, length: int) -> bool:
+        """Whether there is room for more of a body; it is held until its request is answered."""
+
+    def invite(self) -> None:
+        """A client waits for leave to send its body."""
+
+
+class Requests:
+    """See the module."""
+
+    def __init__(self, taker: Taker) -> None:
+        #: Whom they are told, and the parser, as long as anything is read.
+        self._taker: Any = taker
+        #: The address they come from.
+        self.source = ""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        #: Whether the head that came is read again, as that of a request which asks for no other protocol.
+        self._is_read_again = False
+        self._url, self._headers = b"", dict[str, str]()
+        self._head_bytes = 0
+        #: The request whose body is coming; None before its head is there, and where nobody wants the body.
+        self._coming: Request | None = None
+        self._body = bytearray()
+        self.is_in_body = False
+        #: Whether nothing more is read.
+        self.is_over = False
+        #: What follows on a request to speak another protocol.
+        self.rest = b""
+        self._is_upgrade = False
+        #: How many have begun.
+        self.number = 0
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether a head has begun, and not ended."""
+        return self._head_bytes > 0
+
+    def feed(self, data: bytes) -> None:
+        """Something came; of a head that does not end no more is taken than fits."""
+        if self.is_over:
+            self._keep_rest(data)
+            return
+        if not self.is_in_body:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._is_read_again:
+                self._read_again(data[upgrade.args[0] :])
+                return
+            self.is_over = self._is_upgrade = True
+            self._keep_rest(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(*_BAD)
+        if not self.is_in_body and self._head_bytes > HEAD_MAX:
+            self._refuse(*_LARGE)
+
+    def end(self) -> None:
+        """Read nothing any more: parser and taker are let go, which refer to this."""
+        self.is_over = True
+        self._parser = self._taker = None
+
+    def _keep_rest(self, data: bytes) -> None:
+        """Keep what is sent before it is known whether it is understood; nobody has to send much of that."""
+        if self._is_upgrade:
+            self.rest += data
+            if len(self.rest) > HEAD_MAX:
+                self._is_upgrade = False
+                self._taker.refuse(*_BAD)
+
+    def _read_again(self, rest: bytes) -> None:
+        """Read a head anew without its wish for another protocol: for the parser one with that has no body."""
+        method, version = self._parser.get_method().decode(), self._parser.get_http_version()
+        lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
+        for name, values in self._headers.items():
+            lines += [f"{name}: {value}" for value in values.split(SEPARATOR) if name != "upgrade"]
+        self._parser, self._is_read_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
+        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
+
+    def end_late(self, refused: Refused) -> bool:
+        """Wait for a body no longer; whether anybody is told so."""
+        request, self._coming, self.is_over = self._coming, None, True
+        if request is not None:
+            self._take(request, refused)
+        return request is not None
+
+    # --- what the parser tells ---
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self.number += 1
+        self._url, self._headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        """A part of its URL."""
+        self._url += url
+
+    def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
+        """A header; what comes after a body is none."""
+        if self.is_in_body:
+            return
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers = self._headers
+        headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is there as a whole; of those who are not known no body is taken."""
+        if self.is_over:
+            return
+        self.is_in_body, self._head_bytes = True, 0
+        if "upgrade" in self._headers and self._parser.should_upgrade() and _has_body(self._headers):
+            self._is_read_again = True
+            return
+        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
+            self._refuse(*_LARGE)
+            return
+        if problem := self._host_problem():
+            self._refuse(400, _BAD_HOST.format(problem))
+            return
+        request = self._request()
+        if request is None:
+            self._refuse(*_BAD)
+            return
+        try:
+            self._coming = self._taker.known(request)
+        except Refused:
+            self._take(request)  # where it is refused again, and written down
+            return
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self._taker.invite()
+
+    def on_body(self, part: bytes) -> None:
+        """A part of its body."""
+        if self._coming is None or self.is_over:
+            return
+        self._body += part
+        if len(self._body) > BODY_MAX:
+            told = f"Request entity too large: limit is {BODY_MAX}"
+            self._refuse_body(Refused(413, "RequestEntityTooLarge", told))
+        elif not self._taker.hold(len(part)):
+            self._refuse_body(too_many())
+
+    def on_message_complete(self) -> None:
+        """The request is there as a whole."""
+        self.is_in_body = False
+        if self._is_read_again:
+            return
+        if self._coming is not None and not self.is_over:
+            request, self._coming = self._coming, None
+            if self._body:
+                request, self._body = request.saying(bytes(self._body)), bytearray()
+            self._take(request)
+
+    # --- what it comes to ---
+
+    def _refuse_body(self, refused: Refused) -> None:
+        request, self._coming, self._body = self._coming, None, bytearray()
+        assert request is not None, "a body is of a request"
+        self._take(request, refused)
+
+    def _take(self, request: Request, refused: Refused | None = None) -> None:
+        is_chunked = self._parser.get_http_version() == "1.1"
+        self._taker.take(Whole(request, not self._parser.should_keep_alive(), is_chunked, refused))
+
+    def _refuse(self, code: int, why: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._taker.refuse(code, why)
+
+    def _host_problem(self) -> str:
+        """Return the problem of the header Host, which HTTP/1.1 requires; '' if there is none."""
+        host = self._headers.get("host")
+        if host is None:
+            is_needed = self._parser.get_http_version() == "1.1"
+            return "missing required Host header" if is_needed else ""
+        if SEPARATOR in host:
+            return "too many Host headers"
+        return "" if _HOST.fullmatch(host) else "malformed Host header"
+
+    def _request(self) -> Request | None:
+        """The request without its body; None if it is none."""
+        try:
+            url: Any = httptools.parse_url(self._url)  # where there is no path or query, its type says there is
+            path = unquote(url.path.decode("ascii"))
+            if url.host is not None:  # it counts, whatever the header says (RFC 9112, 3.2.2)
+                self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+            return None
+        said = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
+        query: dict[str, str] = {}
+        for name, value in said:
+            query.setdefault(name, value)
+        method = self._parser.get_method().decode("ascii")
+        return Request(method, path, query, self._headers, source=self.source, said=said)
+
+
+def _has_body(headers: Mapping[str, str]) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+def _authority(host: str, port: int | None) -> str:
+    """A host and a port as the header names them."""
+    named = f"[{host}]" if ":" in host else host
+    return named if port is None else f"{named}:{port}"

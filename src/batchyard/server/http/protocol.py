@@ -1,0 +1,351 @@
+"""HTTP/1.1 on a connection: its requests are answered one after the other, in the order in which they came.
+
+No logic beyond translation, and bounds in time. There is no task and no ASGI between a connection and the platform:
+docs/decisions/0020-the-wire.md says why.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User, flow_of, is_exempt, of_certificate
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.responses import Begun, Conversation, Ongoing
+from batchyard.server.http.connections import Connections, Deadline
+from batchyard.server.http.dispatcher import Answers, encoded
+from batchyard.server.http.encoding import PIECE
+from batchyard.server.http.flow_control import Turns
+from batchyard.server.http.parser import Requests, Whole
+from batchyard.server.http.streams import Pieces, Stream
+from batchyard.server.http.tls import Peer, peer_of
+from batchyard.server.streaming.dispatch import converse, switched
+from batchyard.server.streaming.upgraded_connection import UpgradedConnection
+
+#: Whoever comes over a wire without TLS, which only the owner may open.
+OWNER: Final = of_certificate("admin", (MASTERS,))
+#: Seconds in which a head has to come, a body, an answer be taken, and the next request come.
+HEAD_WITHIN: Final = 15
+BODY_WITHIN: Final = 30
+TAKEN_WITHIN: Final = 60
+IDLE_WITHIN: Final = 60
+#: Letters of a warning, and of all warnings, as upstream cuts them: clients bound the headers that they take.
+WARNING_MAX: Final = 256
+WARNINGS_MAX: Final = 4096
+_AT_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+_TEXT: Final = "text/plain; charset=utf-8"
+_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_LATE: Final = Refused(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds")
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class HttpConnection(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, answers: Answers, connections: Connections, turns: Turns, *, is_secure: bool) -> None:
+        self._answers = answers
+        self._turns = turns
+        self._connections = connections
+        self._is_secure = is_secure
+        self._loop = asyncio.get_running_loop()
+        self._deadline = Deadline(self._loop)
+        self._transport: Any = None
+        #: Whom a certificate names.
+        self.peer: Peer | None = None
+        self._waiting: deque[Whole] = deque()
+        self._answering: Whole | None = None
+        self._stream: Stream | None = None
+        self._is_lost = False
+        self._is_paused = False
+        #: How many bytes of bodies it holds, by the flow that they belong to.
+        self._held: dict[str, int] = {}
+        self._holder = ""
+        #: Whether the client takes what is written.
+        self.takes = True
+
+    # --- what the event loop tells ---
+
+    def connection_made(self, transport: Any) -> None:
+        """A connection is there, its handshake done."""
+        self._transport = transport
+        self._requests = Requests(self)  # not before: where the handshake fails nobody tells of an end
+        self.peer, self._requests.source = _client_of(transport)
+        if not self._connections.enter(self):
+            self._requests.is_over = True
+            self.refuse(503, "Exceeded concurrency limit.")
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._connections.leave(self)
+        self._deadline.end()
+        self._requests.end()
+        self._release()
+        self.eof_received()
+        self._transport = _GONE  # so that none of them is left for whoever looks for garbage in cycles
+
+    def eof_received(self) -> None:
+        """Whoever says no more hears no more: the connection closes now."""
+        self._is_lost = True
+        self._waiting.clear()
+        if self._stream is not None:
+            self._stream.stop()
+            self._answers.leave(self._stream.ongoing)
+            self._stream = None
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        self._requests.feed(data)
+        if self._requests.is_over and not self._is_busy:
+            self._transport.close()
+        self._pause(paused=bool(self._waiting))
+        self._wait()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self.takes = False
+        self._wait()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.takes = True
+        if self._stream is not None:
+            self._stream.tell()
+        self._go_on()
+        self._wait()
+
+    # --- what its requests tell ---
+
+    def known(self, request: Request) -> Request:
+        """The request with the user who makes it; Refused where nobody is known."""
+        if not self._is_secure:
+            _check_local(request)
+        known = self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
+        self._holder = "" if is_exempt(known.user) else flow_of(known.user)
+        return known
+
+    def take(self, whole: Whole) -> None:
+        """Answer a request when its turn comes."""
+        self._waiting.append(whole)
+        self._go_on()
+
+    def refuse(self, code: int, why: str) -> None:
+        """Say that what came is no request that is taken, and end."""
+        self._waiting.clear()
+        if self._answering is None:
+            framing, answer = b"\r\ncontent-length: %d" % len(why), Response(code, why, content_type=_TEXT)
+            head = _head(answer, self._connections.date(), framing, is_last=True)
+            self._transport.write(head + why.encode())
+            self._transport.close()
+
+    def hold(self, length: int) -> bool:
+        """Hold a part of a body until its request is answered; False where too many bytes are held."""
+        self._held[self._holder] = self._held.get(self._holder, 0) + length
+        return self._connections.hold(self._holder, length)
+
+    def invite(self) -> None:
+        """Give leave to send a body; while another request is answered nobody waits for it to be said."""
+        if not self._is_busy:
+            self._transport.write(_CONTINUE)
+
+    # --- answers ---
+
+    def write_part(self, part: bytes) -> None:
+        """Write a part of an answer that has no end yet."""
+        assert self._answering is not None, "a part is one of an answer"
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._answering.is_chunked else part)
+
+    def end_parts(self) -> None:
+        """That was the last part."""
+        assert self._answering is not None, "a part is one of an answer"
+        if self._stream is not None:
+            self._answers.leave(self._stream.ongoing)
+            self._stream = None
+        if self._answering.is_chunked:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_answer()
+
+    def end(self) -> None:
+        """End once what is under way is answered."""
+        self._requests.is_over = True
+        if not self._is_busy:
+            self._transport.close()
+            self._wait()
+
+    def abort(self) -> None:
+        """End now."""
+        self._transport.abort()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._answering is not None or bool(self._waiting)
+
+    def _go_on(self) -> None:
+        """Answer the next request, if its turn has come."""
+        if self._answering is not None or not self._waiting or not self.takes or self._is_lost:
+            return
+        self._answering = whole = self._waiting.popleft()
+        self._pause(paused=bool(self._waiting))
+        if whole.refused is None:
+            self._answers.ask(whole.request, self._answered)
+        else:
+            self._answered(encoded(whole.refused.response()))
+
+    def _answered(self, answer: Begun) -> None:
+        """Write an answer, or begin a stream."""
+        if self._is_lost or self._transport.is_closing():
+            if not isinstance(answer, Response):
+                self._answers.leave(answer)
+            return
+        whole = self._answering
+        assert whole is not None, "an answer is one to a request"
+        if isinstance(answer, Conversation):
+            self._hand_over(answer, whole)
+            return
+        if not isinstance(answer, Response):
+            self._begin(answer, Response(200, None, content_type=answer.content_type), whole)
+            return
+        if not isinstance(answer.body, bytes):
+            self._begin(Pieces(answer.body), answer, whole)
+            return
+        framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
+        head = _head(answer, self._connections.date(), framing, is_last=is_last)
+        body = b"" if whole.request.method == "HEAD" else answer.body
+        self._transport.write(head + body[:PIECE])
+        if len(body) <= PIECE:
+            self._end_answer()
+        else:
+            self._answering = whole._replace(is_chunked=False)
+            self._stream_parts(Pieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), whole)
+
+    def _begin(self, ongoing: Ongoing, answer: Response, whole: Whole) -> None:
+        """Begin a stream; where it cannot be framed the end of the connection is its end."""
+        framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
+        self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
+        self._transport.write(_head(answer, self._connections.date(), framing, is_last=self._answering.is_last))
+        if whole.request.method == "HEAD":
+            self._answers.leave(ongoing)
+            self._end_answer()
+        else:
+            self._stream_parts(ongoing, whole)
+
+    def _stream_parts(self, ongoing: Ongoing, whole: Whole) -> None:
+        self._stream = Stream(ongoing, whole.request, self, self._loop, self._turns.of(whole.request.user))
+        self._stream.tell()
+
+    def _hand_over(self, answer: Conversation, whole: Whole) -> None:
+        """HTTP loses its connection to what is spoken on it from now on."""
+        self._pause(paused=False)
+        transport, rest, connections = self._transport, self._requests.rest, self._connections
+        self.connection_lost(None)
+        transport.write(switched(answer, whole.request, connections.date()))
+        upgraded = UpgradedConnection(transport, connections, self.peer)
+        converse(answer, upgraded, rest, partial(self._answers.leave, answer))
+
+    def _release(self) -> None:
+        """Hold no bodies any more."""
+        for holder, length in self._held.items():
+            self._connections.hold(holder, -length)
+        self._held.clear()
+
+    def _is_last(self, whole: Whole) -> bool:
+        return whole.is_last or (self._requests.is_over and not self._waiting)
+
+    def _end_answer(self) -> None:
+        whole, self._answering = self._answering, None
+        assert whole is not None, "what ends has begun"
+        self._release()
+        if self._is_last(whole):
+            self._requests.is_over = True
+            self._waiting.clear()
+            self._transport.close()
+            self._wait()
+            return
+        if self._waiting:
+            self._loop.call_soon(self._go_on)
+        self._wait()
+
+    def _pause(self, *, paused: bool) -> None:
+        """Take nothing more from the client while requests wait."""
+        if paused != self._is_paused and not self._is_lost:
+            self._is_paused = paused
+            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+
+    def _wait(self) -> None:
+        """Wait for what is to come next, as long as it may take."""
+        requests, deadline, transport = self._requests, self._deadline, self._transport
+        number = requests.number
+        if self._is_lost:
+            deadline.stop()
+        elif transport.is_closing():
+            deadline.wait(("end", number), TAKEN_WITHIN, transport.abort)
+        elif not self.takes:
+            deadline.wait(("taken", number), TAKEN_WITHIN, transport.abort)
+        elif requests.is_in_body:
+            deadline.wait(("body", number), BODY_WITHIN, lambda: requests.end_late(_LATE) or transport.abort())
+        elif requests.is_in_head or not number:
+            deadline.wait(("head", number), HEAD_WITHIN, transport.abort)
+        elif not self._is_busy:
+            deadline.wait(("idle", number), IDLE_WITHIN, self.end)
+        else:
+            deadline.stop()
+
+
+def _client_of(transport: asyncio.BaseTransport) -> tuple[Peer | None, str]:
+    """Return whom the client's certificate names, None without one, and its IP address, '' if it has none."""
+    certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
+    return peer_of(certificate) if certificate else None, str(address[0]) if address else ""
+
+
+class _Gone:
+    """The transport of a connection that is lost."""
+
+    def is_closing(self) -> bool:
+        """Nothing is written any more."""
+        return True
+
+    def abort(self) -> None:
+        """There is nothing to end."""
+
+
+_GONE: Final = _Gone()
+
+
+def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
+    """The head of an answer; `framing` says how its end is known."""
+    lines = [_LINES[response.code], b"date: ", date, b"\r\ncontent-type: ", response.content_type.encode(), framing]
+    if response.retry_after is not None:
+        lines.append(b"\r\nretry-after: %d" % response.retry_after)
+    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quoted(response.warnings)]
+    lines += [f"\r\n{name}: {value}".encode() for name, value in response.headers]
+    if is_last:
+        lines.append(b"\r\nconnection: close")
+    lines.append(b"\r\n\r\n")
+    return b"".join(lines)
+
+
+def _user(peer: Peer | None) -> User:
+    return ANONYMOUS if peer is None else peer.now()
+
+
+def _quoted(warnings: Sequence[str]) -> Iterator[str]:
+    """Warnings as the texts of headers: those that fit, and of a long one its beginning."""
+    left = WARNINGS_MAX
+    for warning in warnings:
+        text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
+        left -= len(text)
+        if left < 0:
+            return
+        yield text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _check_local(request: Request) -> None:
+    """Refused where a request may come from a page in the owner's browser, which needs no credentials without TLS.
+
+    A page elsewhere is told of, and a host of another name may have been made to point here.
+    """
+    if not _AT_LOOPBACK.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
+        raise Refused(403, "Forbidden", "without TLS only programs on this machine are served, at its loopback")

@@ -1,0 +1,88 @@
+"""The platform's side of its guard (`shim/guard.py`): it writes down that its thread goes on, and what it does."""
+
+import asyncio
+import faulthandler
+import logging
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from batchyard.apiserver.request import Request
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.logging.logs import JsonLines
+from batchyard.shim.guard import LAYOUT, SIZE
+
+_MODULE: Final = "batchyard.shim.guard"
+_BEATS_EVERY: Final = 0.25  # seconds
+#: Bytes of a request as the guard names it.
+_NAMED_MAX: Final = 512
+
+
+class LoopGuard:
+    """A guard that runs."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
+    ) -> None:
+        self._loop = loop
+        memory, self._stacks = os.memfd_create("guard"), os.memfd_create("stacks", 0)
+        os.truncate(memory, SIZE)
+        self._memory = mmap.mmap(memory, SIZE)
+        reading, self._alive = os.pipe()
+        faulthandler.register(signal.SIGUSR2, file=self._stacks)
+        self._timer = loop.call_soon(self._beat)
+        self._note(ticks(), 0.0, b"")
+        files = (reading, memory, self._stacks, *(each.fileno() for each in listeners))
+        names = (str(os.getpid()), *map(str, files[:3]), _form(), "" if certificate is None else str(certificate))
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-I", "-m", _MODULE, *names, *map(str, files[3:])],
+            stdin=subprocess.DEVNULL,
+            pass_fds=files,
+            start_new_session=True,
+        )
+        os.close(reading)
+        os.close(memory)
+
+    @property
+    def pid(self) -> int:
+        """The guard's process."""
+        return self._process.pid
+
+    def begin(self, request: Request) -> None:
+        """A request is answered from now on."""
+        named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
+        began = ticks()
+        self._note(began, began, named)
+
+    def end(self) -> None:
+        """It is answered no more."""
+        self._note(ticks(), 0.0, b"")
+
+    def close(self) -> None:
+        """End the guard."""
+        self._timer.cancel()
+        faulthandler.unregister(signal.SIGUSR2)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._alive)
+        os.close(self._stacks)
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(_BEATS_EVERY, self._beat)
+        self._note(ticks(), 0.0, b"")
+
+    def _note(self, seen: float, began: float, named: bytes) -> None:
+        LAYOUT.pack_into(self._memory, 0, seen, began, len(named))
+        self._memory[LAYOUT.size : LAYOUT.size + len(named)] = named
+
+
+def _form() -> str:
+    """The form of this process's logs."""
+    handlers = logging.getLogger().handlers
+    return "json" if any(isinstance(handler.formatter, JsonLines) for handler in handlers) else "text"

@@ -1,0 +1,1 @@
+"""How an API server elsewhere is reached: kubeconfig files and their credentials."""

@@ -1,0 +1,1 @@
+"""The platform's side of a local node: this machine, whose programs are in `shim`."""

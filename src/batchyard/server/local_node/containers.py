@@ -1,0 +1,406 @@
+"""The containers of this machine's pods, for those who look at them: their logs, as their keepers write them.
+
+A log is in the format of CRI: `TIME stdout|stderr F|P TEXT`, P for a part of a line that goes on. It is in parts: the
+newest is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from batchyard.api.meta import Key, Obj
+from batchyard.api.times import parse_time
+from batchyard.interfaces.client import WatchEvent
+from batchyard.interfaces.containers import (
+    RUN,
+    SANDBOX,
+    ByteStream,
+    ContainerLog,
+    Containers,
+    LogLine,
+    Machine,
+    Measured,
+    ProcessSession,
+    Streams,
+    Talker,
+)
+from batchyard.kubelet.local.runs import EXITED, RUNNING, Run, key_of_run, run_of
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.local_node.ports import LocalPort
+from batchyard.server.local_node.run_dirs import RunFolders
+from batchyard.server.local_node.sessions import LocalAttachment, LocalCommand, NoSession
+from batchyard.server.local_node.times import NodeTimes
+from batchyard.server.local_node.usage import LocalUsage
+
+#: How often a log that somebody follows is looked at.
+_LOOKS_EVERY: Final = 0.1  # seconds
+#: Bytes of a log that are read at once: lines cost the most where they are short.
+_PIECE: Final = 64 * 1024
+#: How much longer than reading a piece took this thread does other things before the next one, of whichever log.
+_RESTS: Final = 2
+#: Lines, and bytes before them, within which the last lines are sought from the end.
+_LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
+#: How often a log is renamed at most while its next part is opened.
+_RENAMED_MAX: Final = 10
+_ENDED_LINE: Final = re.compile(rb"\n\S+ \S+ F")
+
+
+class LocalContainers:
+    """See the module."""
+
+    def __init__(
+        self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
+    ) -> None:
+        self._machine = machine
+        self._folders = folders
+        self._loop = loop
+        self._times = times
+        self._usage = LocalUsage(machine, loop, times.clock)
+        self._open: dict[LocalLog, None] = {}
+        self._is_ending = False
+
+    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        uid = pod["metadata"]["uid"]
+        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
+        run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
+        name = f"{container}/{run[0].attempt if run else 0}"
+        key = Key(RUN, uid, name)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._is_over(key), self._open, self._times)
+        if self._is_ending:
+            log.close()
+        return log
+
+    def usage(self, pod: Obj) -> Measured | None:
+        """What each container of a pod uses; None before that is known."""
+        return self._usage.of_pod(pod["metadata"]["uid"])
+
+    def node_usage(self, node: str) -> Measured | None:
+        """What the machine uses."""
+        return self._usage.of_node()
+
+    def why_no_process(self, pod: Obj) -> str:
+        """Somebody can."""
+        return ""
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """One more process in a container."""
+        run = self._running(pod, container)
+        if run is None:
+            return NoSession(self._loop, talker, _not_found(container))
+        return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """The process of a container, from now on. Whether it has a terminal it says itself, not who attaches."""
+        run = self._running(pod, container)
+        if run is None:
+            return NoSession(self._loop, talker, _not_found(container))
+        spec = run.obj["spec"]
+        streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
+        folder = self._folders.node / self._folders.path(key_of_run(run))
+        has_input, once = spec["stdin"], bool(spec.get("stdinOnce"))
+        return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """Who listens at a port of the pod."""
+        uid: str = pod["metadata"]["uid"]
+        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
+        key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
+        network = "host" if pod["spec"].get("hostNetwork") else uid
+        return LocalPort(self._folders.node, self._folders.path(key), network, port, talker)
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        """No change of an object is one of a log."""
+
+    def end(self) -> None:
+        """Let all logs end, those that are yet to be opened too."""
+        self._is_ending = True
+        self._usage.close()
+        for log in list(self._open):
+            log.close()
+
+    def _running(self, pod: Obj, container: str) -> Run | None:
+        """The run of a container that is running."""
+        runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
+        return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
+
+    def _is_over(self, key: Key) -> bool:
+        run = self._machine.run(key)
+        return run is None or (run.get("status") or {}).get("phase") == EXITED
+
+
+class LocalLog:
+    """The log of one run, read as it grows."""
+
+    def __init__(
+        self,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        has_ended: Callable[[], bool],
+        among: dict["LocalLog", None],
+        times: NodeTimes,
+    ) -> None:
+        self._has_ended = has_ended
+        self._loop = loop
+        self._among = among
+        self._times = times
+        self._parts = _Parts(path)
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_over = False
+        self.is_behind = False
+        self.on_news: Callable[[], None] = _nobody
+        among[self] = None
+
+    def skip_to_last(self, lines: int) -> None:
+        """Leave out what comes before the last so many lines, where they are soon found."""
+        if lines <= _LAST_LINES_MAX:
+            self._parts.skip_to_last(lines)
+
+    def read(self) -> Sequence[LogLine]:
+        """The lines that came since they were read last, or some of them; none while others have their turn."""
+        if self.is_over or (self.is_behind and self._timer is not None):
+            return []
+        has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
+        began = ticks()
+        lines = self._parts.read()
+        self.is_behind = self._parts.has_more()
+        if self.is_behind:
+            waiting = sum(log.is_behind for log in self._among)
+            self._begin_timer((ticks() - began) * _RESTS * waiting)
+        elif has_ended:
+            lines = [*lines, *self._parts.rest()]
+            self._end()
+        elif self._timer is None:
+            self._begin_timer(_LOOKS_EVERY)
+        return [line._replace(at=self._times.here(line.at)) for line in lines]
+
+    def close(self) -> None:
+        """Read no more."""
+        was_over = self.is_over
+        self._end()
+        if not was_over:
+            self.on_news()
+
+    def _begin_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _end(self) -> None:
+        self.is_over, self.is_behind = True, False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._among.pop(self, None)
+        self._parts.close()
+
+    def _look(self) -> None:
+        """Tell of news, and else look again."""
+        self._timer = None
+        if self._has_ended() or self._parts.has_more():
+            self.on_news()
+        else:
+            self._begin_timer(_LOOKS_EVERY)
+
+
+class _Parts:
+    """The parts of a log on disk, the oldest first; what was read of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        #: The beginning of a line that goes on.
+        self._begun: list[_Line] = []
+        self._rest = b""
+
+    def read(self) -> Sequence[LogLine]:
+        """The lines of the next piece that are whole by now."""
+        *whole, self._rest = (self._rest + self._next_piece()).split(b"\n")
+        return [line for raw in whole if (line := self._joined(raw)) is not None]
+
+    def skip_to_last(self, lines: int) -> None:
+        """Begin at a line after which there are so many."""
+        found, seen = 0, 0
+        for part in [self._path, *map(self._part, self._numbers())]:
+            try:
+                file = part.open("rb")
+            except FileNotFoundError:
+                return
+            end = file.seek(0, os.SEEK_END)
+            while end and seen < _LAST_BYTES_MAX:
+                begin = max(0, end - _PIECE)
+                file.seek(begin)
+                block = file.read(end - begin)
+                found, seen, end = found + len(_ENDED_LINE.findall(block)), seen + len(block), begin
+                if found > lines:
+                    file.seek(begin + block.index(b"\n") + 1)
+                    self._file = file
+                    return
+            file.close()
+            if seen >= _LAST_BYTES_MAX:
+                return
+
+    def rest(self) -> Sequence[LogLine]:
+        """The line that was begun and is never ended, where there is one."""
+        parts, self._begun = self._begun, []
+        return [_together(parts, is_whole=False)] if parts else []
+
+    def has_more(self) -> bool:
+        """Whether there is more to read than was."""
+        if self._file is None:
+            return self._path.exists()
+        return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _next_piece(self) -> bytes:
+        """What comes after what was read last; of the oldest part at first."""
+        if self._file is None:
+            numbers = self._numbers()
+            self._open(self._part(numbers[-1]) if numbers else self._path)
+        if self._file is None:
+            return b""
+        text = self._file.read(_PIECE)
+        if not text and self._is_rotated():
+            text = self._file.read(_PIECE)  # which may have come before it was
+            if not text:
+                self._go_on()
+                text = self._file.read(_PIECE) if self._file is not None else b""
+        return text
+
+    def _go_on(self) -> None:
+        """Open the part that follows the one that is read, which may be renamed meanwhile."""
+        assert self._file is not None, "asked of what is read"
+        with self._file as before:
+            ours = os.fstat(before.fileno()).st_ino
+            for _ in range(_RENAMED_MAX):
+                part = self._part_after(ours)
+                self._open(part)
+                if part == self._part_after(ours):
+                    return
+                self.close()
+
+    def _open(self, part: Path) -> None:
+        self._file = None
+        try:
+            self._file = part.open("rb")
+        except FileNotFoundError:
+            return
+
+    def _is_rotated(self) -> bool:
+        """Whether the part that is read is not the newest any more."""
+        assert self._file is not None, "asked of what is read"
+        try:
+            return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
+        except FileNotFoundError:
+            return False
+
+    def _part_after(self, ours: int) -> Path:
+        """The part that follows one, known by its inode: the oldest there is, where that was removed meanwhile."""
+        after = self._path
+        for number in self._numbers():
+            part = self._part(number)
+            try:
+                if part.stat().st_ino == ours:
+                    return after
+            except FileNotFoundError:
+                continue  # it was the oldest
+            after = part
+        return after
+
+    def _numbers(self) -> list[int]:
+        """The numbers of the older parts, the newest first."""
+        return sorted(int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*"))
+
+    def _part(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _joined(self, raw: bytes) -> LogLine | None:
+        """A line of the container; None while it goes on."""
+        line = _line(raw)
+        if line is None:
+            return None
+        self._begun.append(line)
+        if line.is_part:
+            return None
+        parts, self._begun = self._begun, []
+        return _together(parts, is_whole=True)
+
+
+class _Line(NamedTuple):
+    """One line of a log file."""
+
+    time: str
+    is_part: bool
+    text: str
+
+
+def _together(parts: Sequence[_Line], *, is_whole: bool) -> LogLine:
+    return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts), is_whole)
+
+
+def _line(raw: bytes) -> _Line | None:
+    """A line of a log file; None where it is none."""
+    time, _, rest = raw.decode(errors="replace").partition(" ")
+    _, _, rest = rest.partition(" ")
+    tag, space, text = rest.partition(" ")
+    return _Line(time, tag == "P", text) if space or tag in {"F", "P"} else None
+
+
+def _nobody() -> None:
+    pass
+
+
+def _not_found(container: str) -> str:
+    """What an API server says for a kubelet that finds no such container running."""
+    return f'unable to upgrade connection: container not found ("{container}")'
+
+
+class BothContainers:
+    """The containers of pods that are simulated, and of those that are processes of this machine."""
+
+    def __init__(self, simulated: Containers, local: Containers, node: str) -> None:
+        self._simulated = simulated
+        self._local = local
+        self._node = node
+
+    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        return self._of(pod).log(pod, container, previous=previous)
+
+    def usage(self, pod: Obj) -> Measured | None:
+        """What each container of a pod that runs uses, by its name; None before that is known."""
+        return self._of(pod).usage(pod)
+
+    def node_usage(self, node: str) -> Measured | None:
+        """What a node uses; None where it uses what its pods do."""
+        return (self._local if node == self._node else self._simulated).node_usage(node)
+
+    def why_no_process(self, pod: Obj) -> str:
+        """Why nobody can get at a process of the pod."""
+        return self._of(pod).why_no_process(pod)
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """One more process in a container."""
+        return self._of(pod).execute(pod, container, command, streams, talker)
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """The process of a container, from now on."""
+        return self._of(pod).attach(pod, container, streams, talker)
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """Who listens at a port of the pod."""
+        return self._of(pod).connect(pod, port, talker)
+
+    def _of(self, pod: Obj) -> Containers:
+        return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

@@ -1,0 +1,200 @@
+"""Questions and answers of DNS as they travel: as much as resolvers of programs ask for.
+
+One question, answered with addresses (A) or names (PTR); all other types are answered with nothing. Sources: RFC 1035;
+RFC 6891, by which what follows a question may be passed over.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from ipaddress import IPv4Address
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.names import addresses, reverse
+
+_HEADER: Final = struct.Struct("!6H")
+_QUESTION: Final = struct.Struct("!2H")
+_RECORD: Final = struct.Struct("!3HIH")
+_INTERNET: Final = 1
+#: The name of a record is that of the question, which begins after the header.
+_SAME_NAME: Final = 0xC000 | _HEADER.size
+_IS_ANSWER: Final = 0x8000
+_OPCODE: Final = 0x7800
+_IS_AUTHORITY: Final = 0x0400
+_IS_CUT: Final = 0x0200
+_RECURSION_WANTED: Final = 0x0100
+_RECURSION_IS_HAD: Final = 0x0080
+_LABEL_MAX: Final = 63
+#: As CoreDNS's kubernetes plugin.
+_SECONDS: Final = 5
+#: As long as a datagram may be whose asker says nothing else.
+DATAGRAM_MAX: Final = 512
+
+
+class Type(IntEnum):
+    """The types of records that are given."""
+
+    A = 1
+    PTR = 12
+
+
+class Code(IntEnum):
+    """What became of a question."""
+
+    OK = 0
+    MALFORMED = 1
+    NO_SUCH_NAME = 3
+    NOT_IMPLEMENTED = 4
+
+
+class Question(NamedTuple):
+    """What somebody asks for: a name in small letters, without the dot at its end."""
+
+    name: str
+    type: int
+
+
+class MessageError(Exception):
+    """What came is no question."""
+
+
+Look: TypeAlias = Callable[[Question], Sequence[str] | None]
+"""The records of a question: addresses or names; None if there is no such name."""
+
+
+def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
+    """What is answered to a message; None where it is not one. What is too long is cut, and said to be."""
+    if len(message) < _HEADER.size:
+        return None
+    number, flags, questions, *_ = _HEADER.unpack_from(message)
+    if flags & _IS_ANSWER:
+        return None
+    if flags & _OPCODE or questions != 1:
+        code = Code.NOT_IMPLEMENTED if flags & _OPCODE else Code.MALFORMED
+        return _HEADER.pack(number, _flags(flags, code), 0, 0, 0, 0)
+    try:
+        question, end = _question(message)
+    except MessageError:
+        return _HEADER.pack(number, _flags(flags, Code.MALFORMED), 0, 0, 0, 0)
+    found = look(question)
+    code = Code.NO_SUCH_NAME if found is None else Code.OK
+    records = [_record(question.type, each) for each in found or ()]
+    asked = message[_HEADER.size : end]
+    whole = _HEADER.pack(number, _flags(flags, code), 1, len(records), 0, 0) + asked + b"".join(records)
+    if len(whole) <= length_max:
+        return whole
+    return _HEADER.pack(number, _flags(flags, code) | _IS_CUT, 1, 0, 0, 0) + asked
+
+
+def _flags(asked: int, code: Code) -> int:
+    return _IS_ANSWER | _IS_AUTHORITY | _RECURSION_IS_HAD | asked & _RECURSION_WANTED | code
+
+
+def _question(message: bytes) -> tuple[Question, int]:
+    """The question, and where it ends."""
+    labels: list[str] = []
+    place = _HEADER.size
+    while place < len(message) and (length := message[place]):
+        label = message[place + 1 : place + 1 + length]
+        if length > _LABEL_MAX or len(label) < length:
+            raise MessageError
+        labels.append(label.decode("ascii", "replace").lower())
+        place += 1 + length
+    if place + 1 + _QUESTION.size > len(message):
+        raise MessageError
+    asked, class_ = _QUESTION.unpack_from(message, place + 1)
+    if class_ != _INTERNET:
+        raise MessageError
+    return Question(".".join(labels), asked), place + 1 + _QUESTION.size
+
+
+def _record(kind: int, value: str) -> bytes:
+    data = IPv4Address(value).packed if kind == Type.A else _name(value)
+    return _RECORD.pack(_SAME_NAME, kind, _INTERNET, _SECONDS, len(data)) + data
+
+
+def _name(name: str) -> bytes:
+    return b"".join(bytes([len(label)]) + label.encode("ascii") for label in name.split(".")) + b"\0"
+
+
+# --- name server ---
+#
+# The name server of the pods on this machine, in their network, at the address of its bridge.
+#
+# It is asked over UDP, and over TCP where an answer is too long for a datagram. There are so many connections at once,
+# each for so long.
+
+
+PORT: Final = 53
+_LENGTH_MAX: Final = 65535
+_CONNECTIONS_MAX: Final = 64
+_ASKS_WITHIN: Final = 10.0  # seconds
+
+
+class NameServer:
+    """See the module. Made of two sockets of the pods' network, the first of UDP."""
+
+    def __init__(self, reader: Reader, domain: str) -> None:
+        self._reader = reader
+        self._domain = domain
+        self._datagrams: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
+        """Answer what is asked at these sockets, which are not bound yet."""
+        for each in (datagrams, streams):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("0.0.0.0", PORT))  # noqa: S104 - of the pods' network
+            each.setblocking(False)
+        self._datagrams = datagrams
+        asyncio.get_running_loop().add_reader(datagrams, self._datagram, datagrams)
+        self._server = await asyncio.start_server(self._stream, sock=streams)
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._datagrams is not None:
+            asyncio.get_running_loop().remove_reader(self._datagrams)
+            self._datagrams.close()
+        if self._server is not None:
+            self._server.close()
+
+    def answer(self, message: bytes, length_max: int) -> bytes | None:
+        """What is answered to a message."""
+        return answer(message, self._look, length_max)
+
+    def _look(self, question: Question) -> Sequence[str] | None:
+        if question.type == Type.PTR:
+            return reverse(question.name, self._domain, self._reader)
+        found = addresses(question.name, self._domain, self._reader)
+        return found if question.type == Type.A or found is None else ()
+
+    def _datagram(self, asked: socket.socket) -> None:
+        """Answer the next datagram; what cannot be sent is asked again."""
+        with suppress(OSError):
+            message, sender = asked.recvfrom(_LENGTH_MAX)
+            told = self.answer(message, DATAGRAM_MAX)
+            if told is not None:
+                asked.sendto(told, sender)
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer what is asked over one connection."""
+        self._connections += 1
+        try:
+            while self._connections <= _CONNECTIONS_MAX:
+                async with asyncio.timeout(_ASKS_WITHIN):
+                    length = int.from_bytes(await reader.readexactly(2))
+                    told = self.answer(await reader.readexactly(length), _LENGTH_MAX)
+                    if told is None:
+                        break
+                    writer.write(len(told).to_bytes(2) + told)
+                    await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._connections -= 1
+            writer.close()

@@ -1,0 +1,161 @@
+"""Connections to ports of this machine's pods, from within their networks."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from batchyard.interfaces.containers import Ending, Talker
+from batchyard.server.local_node.session_host import HostConnection
+from batchyard.server.local_node.sessions import SESSIONS
+
+_CONNECTED_WITHIN: Final = 10  # seconds
+#: How long nothing may come from a port whose talker says nothing more.
+_ANSWERS_WITHIN: Final = 60  # seconds
+_LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
+
+
+class LocalPort(asyncio.Protocol):
+    """A connection to a port at the loopback of a run's network; `run` is its path in the node's folder."""
+
+    def __init__(self, node: Path, run: Path, network: str, port: int, talker: Talker) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._talker = talker
+        self._port = port
+        self._network = network
+        self._transport: Any = None
+        self._listens = True
+        #: What is to be written once there is a connection.
+        self._early: list[bytes] = []
+        self._is_ending = False
+        self._is_closed = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._host = HostConnection(node / SESSIONS, self._loop, self._hear, self._lost)
+        try:
+            self._host.ask({"sockets": str(run)}, ())
+        except OSError as error:
+            self._loop.call_soon(self._fail, str(error.strerror))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None:
+            self._transport.write(data)
+        elif not self._is_closed:
+            self._early.append(data)
+            self._talker.wants_more(wants=False)
+
+    def end_input(self) -> None:
+        """Nothing more is sent."""
+        self._is_ending = True
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._await_answer()
+
+    def listen(self, *, listens: bool) -> None:
+        """Whether more is taken."""
+        if listens != self._listens:
+            self._listens = listens
+            if self._transport is not None and not self._transport.is_closing():
+                (self._transport.resume_reading if listens else self._transport.pause_reading)()
+
+    def close(self) -> None:
+        """Nobody talks any more."""
+        self._is_closed = True
+        self._host.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- what the event loop tells ---
+
+    def connection_made(self, transport: Any) -> None:
+        """There is a connection."""
+        self._transport = transport
+        if self._is_closed:
+            transport.abort()
+            return
+        for data in self._early:
+            transport.write(data)
+        if self._early:
+            self._talker.wants_more(wants=True)
+        self._early.clear()
+        if not self._listens:
+            transport.pause_reading()
+        if self._is_ending:
+            self.end_input()
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        if not self._is_closed:
+            self._talker.received("stdout", data)
+            if self._is_ending:
+                self._await_answer()
+
+    def pause_writing(self) -> None:
+        """The port does not take more."""
+        self._talker.wants_more(wants=False)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._talker.wants_more(wants=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._end(Ending())
+
+    # --- how a connection comes to be ---
+
+    def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
+        """Take the sockets that the host made in the pod's network."""
+        self._host.close()
+        if "error" in said:
+            for file in files:
+                os.close(file)
+            self._fail(said["error"])
+        else:
+            self._connect([socket.socket(fileno=file) for file in files])
+
+    def _lost(self) -> None:
+        self._fail("its host was lost")
+
+    def _connect(self, sockets: Sequence[socket.socket]) -> None:
+        self._task = self._loop.create_task(self._try(sockets))
+
+    async def _try(self, sockets: Sequence[socket.socket]) -> None:
+        """Connect with the first socket, or with the second."""
+        said = []
+        try:
+            for opened, (version, address, shown) in zip(sockets, _LOOPBACK, strict=True):
+                try:
+                    async with asyncio.timeout(_CONNECTED_WITHIN):
+                        await self._loop.sock_connect(opened, (address, self._port))
+                except (OSError, TimeoutError) as error:
+                    why = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
+                    said.append(f"IPv{version}: dial tcp{version} {shown}:{self._port}: connect: {why}")
+                    continue
+                await self._loop.create_connection(lambda: self, sock=opened.dup())
+                return
+        finally:
+            for opened in sockets:
+                opened.close()
+        self._fail(f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(said)}')
+
+    def _fail(self, why: str) -> None:
+        self._end(Ending(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))
+
+    def _end(self, ending: Ending) -> None:
+        if not self._is_closed:
+            self.close()
+            self._talker.ended(ending)
+
+    def _await_answer(self) -> None:
+        """End it if nothing more comes."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_ANSWERS_WITHIN, self._transport.abort)

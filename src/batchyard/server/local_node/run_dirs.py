@@ -1,0 +1,138 @@
+"""The folders of runs on disk, as the programs of the node keep them: wishes are written there, states are read.
+
+Layout (below the node's folder): `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
+`pods/UID/logs/CONTAINER/N.log`.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.interfaces.containers import IMAGES, RUN, SANDBOX
+from batchyard.kubelet.local.runs import API_VERSION
+from batchyard.server.platform.data_dir import write_private
+
+_PODS: Final = "pods"
+_RUNS: Final = "runs"
+_LOGS: Final = "logs"
+VOLUMES: Final = "volumes"
+_TRASH: Final = "trash"
+SPEC: Final = "spec.json"
+STATE: Final = "state.json"
+STOP: Final = "stop.json"
+CLAIMED: Final = "claimed"
+
+
+class RunFolders:
+    """See the module."""
+
+    def __init__(self, node: Path) -> None:
+        self._node = self.node = node
+        for name in (_PODS, _TRASH):
+            (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        #: The last number in the trash.
+        self._thrown = max((int(each.name) for each in self.trash()), default=0)
+
+    def path(self, key: Key) -> Path:
+        """Where a run is, relative to the node's folder."""
+        pod = Path(_PODS, key.namespace)
+        return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
+
+    def key(self, path: Path) -> Key:
+        """Which run is there."""
+        parts = path.parts
+        return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
+
+    def log(self, key: Key) -> Path:
+        """The log of a container's run."""
+        return self._node / _PODS / key.namespace / _LOGS / f"{key.name}.log"
+
+    def pod(self, uid: str) -> Path:
+        """The folder of a pod."""
+        return self._node / _PODS / uid
+
+    def found(self) -> Iterator[Obj]:
+        """All runs that were asked for, as they are now; the sandbox of a pod first, then the runs by their number."""
+        for pod in sorted((self._node / _PODS).iterdir()):
+            below = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
+            runs = sorted(below, key=lambda path: (path.parent, int(path.name)))
+            for path in (pod / SANDBOX, *runs):
+                if (path / SPEC).exists():
+                    yield self.read(self.key(path.relative_to(self._node)))
+
+    def read(self, key: Key) -> Obj:
+        """A run as its folder tells of it."""
+        path = self._node / self.path(key)
+        run: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": "Run",
+            "metadata": {"namespace": key.namespace, "name": key.name},
+            "spec": _read(path / SPEC),
+            "status": self.state(key),
+        }
+        stop = _read(path / STOP)
+        return {**run, "stop": stop} if stop else run
+
+    def is_claimed(self, path: Path) -> bool:
+        """Whether somebody began to keep a run, who had its lock by then."""
+        return (self._node / path / CLAIMED).exists()
+
+    def state(self, key: Key) -> Mapping[str, Any]:
+        """What became of a run; empty before anybody kept it."""
+        return _read(self._node / self.path(key) / STATE)
+
+    def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
+        """Write down what is wanted of a new run."""
+        path = self._node / self.path(key_of(run))
+        path.mkdir(mode=0o700, parents=True)
+        if path.name != SANDBOX and not _is_image(key_of(run)):
+            self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path / SPEC, json.dumps(spec).encode())
+
+    def stop(self, run: Obj) -> None:
+        """Write down that a run is to end."""
+        write_private(self._node / self.path(key_of(run)) / STOP, json.dumps(run["stop"]).encode())
+
+    def throw_away(self, key: Key) -> Path:
+        """Put what is left of a run out of the way, of a sandbox all of its pod; where it is to be emptied."""
+        if key.name == SANDBOX:
+            return self._trashed(self.pod(key.namespace))
+        log = self.log(key)
+        for part in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
+            part.unlink()
+        return self._trashed(self._node / self.path(key))
+
+    def throw_away_sandbox(self, key: Key) -> Path:
+        """Put what is left of a sandbox alone out of the way; where it is to be emptied."""
+        return self._trashed(self._node / self.path(key))
+
+    def trash(self) -> Iterator[Path]:
+        """What was put out of the way, and is not emptied."""
+        return (self._node / _TRASH).iterdir()
+
+    def _trashed(self, path: Path) -> Path:
+        self._thrown += 1
+        there = self._node / _TRASH / str(self._thrown)
+        if path.exists():
+            path.rename(there)
+        return there
+
+
+def _is_image(key: Key) -> bool:
+    return key.name.count("/") > 1
+
+
+def empty(path: Path) -> None:
+    """Remove what was put out of the way."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found

@@ -1,0 +1,109 @@
+"""The spawner of the node: the program that starts what keeps runs. Found where one runs, else started."""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+_READY_WITHIN: Final = 20.0  # seconds
+_LOOKS_EVERY: Final = 0.01  # seconds
+_MODULE: Final = "batchyard.shim.spawner"
+
+
+class SpawnerError(Exception):
+    """No spawner could be started; says why."""
+
+
+class Spawner:
+    """See the module. `restarted` is called when another was started, who knows of no wish yet."""
+
+    def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, restarted: Callable[[], None]) -> None:
+        self._node = node
+        self._loop = loop
+        self._restarted = restarted
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._folder = os.open(node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._pidfd = self._found()
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """What this machine can do."""
+        found: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
+        return found
+
+    def ask(self, path: Path) -> None:
+        """Have a run kept. A spawner that cannot be asked is ended, and the next is asked again for all."""
+        try:
+            self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._folder}/spawner")
+        except (ConnectionRefusedError, FileNotFoundError):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self, *, is_needed: bool) -> None:
+        """Let it go, and end it where nothing runs that it is needed for."""
+        self._loop.remove_reader(self._pidfd)
+        if not is_needed:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        os.close(self._pidfd)
+        os.close(self._folder)
+        self._socket.close()
+
+    def _found(self) -> int:
+        """The process that is the spawner, started where there is none."""
+        if not is_locked(self._node / "spawner.lock"):
+            (self._node / "features.json").unlink(missing_ok=True)
+            with (self._node / "spawner.log").open("ab") as told:
+                started = subprocess.Popen(  # noqa: S603 - our own command
+                    [sys.executable, "-I", "-m", _MODULE, str(self._node)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=told,
+                    stderr=told,
+                    start_new_session=True,
+                )
+            self._await_ready(started)
+        pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
+        self._loop.add_reader(pidfd, self._ended)
+        return pidfd
+
+    def _await_ready(self, started: "subprocess.Popen[bytes]") -> None:
+        for _ in range(int(_READY_WITHIN / _LOOKS_EVERY)):
+            if (self._node / "features.json").exists():
+                return
+            try:
+                started.wait(_LOOKS_EVERY)
+            except subprocess.TimeoutExpired:
+                continue
+            break
+        raise SpawnerError(f"the program that starts containers did not; see {self._node / 'spawner.log'}")
+
+    def _ended(self) -> None:
+        """Start another."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = self._found()
+        self._restarted()
+
+
+def is_kept(run: Path) -> bool:
+    """Whether somebody keeps the run of a folder."""
+    return is_locked(run / "lock")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of a file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

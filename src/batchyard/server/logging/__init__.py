@@ -1,0 +1,1 @@
+"""Logs and ledgers that a server writes."""

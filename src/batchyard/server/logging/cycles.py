@@ -1,0 +1,69 @@
+"""Scheduling cycles in the log, at the level `debug`, and as traces of their own where traces are sent.
+
+Times are the clock's, for that is what a cycle takes, however fast the platform's own time runs.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from batchyard.base.ids import uid_for
+from batchyard.base.instant import Instant
+from batchyard.interfaces.observers import Span
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Decision
+from batchyard.scheduling.observer import CycleWatch
+from batchyard.server.clocks.wall import wall_clock
+
+_LOG: Final = logging.getLogger("batchyard.cycles")
+_WORDS: Final = {"Admit": "admitted", "Preempt": "preempting", "Wait": "waiting"}
+_SPAN_DIGITS: Final = 16
+
+
+class CycleLog:
+    """See the module. A CycleWatch, before another."""
+
+    def __init__(self, watch: CycleWatch, emit: Callable[[Span], None] | None) -> None:
+        self._watch = watch
+        self._emit = emit
+        self._began: Instant = 0
+        self._decided: Instant = 0
+
+    def begin(self) -> None:
+        """There are heads, and a cycle begins."""
+        self._began = wall_clock()
+        self._watch.begin()
+
+    def decide(self) -> None:
+        """All is decided, and will be written."""
+        self._watch.decide()
+        self._decided = wall_clock()
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """It is over."""
+        self._watch.end(cycle, decisions)
+        is_logged = _LOG.isEnabledFor(logging.DEBUG)
+        if not is_logged and self._emit is None:
+            return
+        ended, counts = wall_clock(), Counter(_WORDS[type(decision).__name__] for decision in decisions)
+        told = {"cycle": cycle.number, "heads": len(decisions), **{word: counts[word] for word in _WORDS.values()}}
+        if is_logged:
+            fields = {**told, "decided_us": self._decided - self._began, "applied_us": ended - self._decided}
+            _LOG.debug("cycle %d: %s", cycle.number, _in_words(told), extra={"fields": fields})
+        if self._emit is not None:
+            for span in self._spans(told, ended):
+                self._emit(span)
+
+    def _spans(self, told: Mapping[str, int], ended: Instant) -> Sequence[Span]:
+        made = [uid_for(self._began, str(told["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
+        trace, (root, decide, apply) = made[0], (each[:_SPAN_DIGITS] for each in made[1:])
+        return (
+            Span(trace, decide, root, "decide", self._began, self._decided, {}),
+            Span(trace, apply, root, "apply", self._decided, ended, {}),
+            Span(trace, root, "", "scheduling cycle", self._began, ended, told),
+        )
+
+
+def _in_words(told: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in told.items() if word != "cycle")

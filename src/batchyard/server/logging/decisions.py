@@ -1,0 +1,56 @@
+"""Decisions as they are recorded: numbered, logged, and kept by whoever keeps them.
+
+What is told again and again of one object is one entry. At the level `info` of the log `batchyard.decisions` each is a
+line, with its number.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from batchyard.api.meta import Key
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.base.lru import Remembered
+from batchyard.controller_runtime.events import component_of
+from batchyard.controller_runtime.runner import EventSink
+from batchyard.interfaces.controller import EventRecord
+from batchyard.interfaces.observers import DecisionRecord
+
+_LOG: Final = logging.getLogger("batchyard.decisions")
+
+
+class DecisionLog:
+    """See the module. An EventSink, before another; `last` is the number of the last entry before."""
+
+    def __init__(self, sink: EventSink, keep: Callable[[DecisionRecord], None], last: int = 0) -> None:
+        self._sink = sink
+        self._keep = keep
+        self._number = last
+        self._told: Remembered[Key, tuple[str, str]] = Remembered()
+
+    def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
+        """Keep what a controller records, and tell it on."""
+        self._sink(now, controller, record)
+        regarding, type_, reason, message, details = record
+        if self._told.recall(regarding) == (reason, message):
+            return
+        self._told.remember(regarding, (reason, message))
+        self._number += 1
+        told = {} if details is None else details()
+        entry = DecisionRecord(self._number, now, component_of(controller), regarding, type_, reason, message, told)
+        if _LOG.isEnabledFor(logging.INFO):
+            _LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
+        self._keep(entry)
+
+
+def keep_nothing(_entry: DecisionRecord) -> None:
+    """Nobody asks later."""
+
+
+def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
+    """An entry as fields of a line in a log."""
+    kind, namespace, name = entry.regarding
+    regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
+    about = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
+    return {**about, "regarding": regarding, "reason": entry.reason, "details": entry.details}

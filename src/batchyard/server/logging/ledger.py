@@ -1,0 +1,121 @@
+"""The decision ledger of a platform that runs.
+
+Entries gather for a moment, and a thread writes them. A query sees those that gather, too.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from batchyard.api.meta import Key
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import text_of
+from batchyard.server.platform.group_commit import Writer
+from batchyard.store.ledger import LedgerFile
+
+_LOG: Final = logging.getLogger("batchyard")
+#: Entries gather for so long.
+_GATHER: Final = 0.05  # seconds
+#: Beyond so many that wait to be written the oldest are lost.
+_WAITING_MAX: Final = 200_000
+
+
+class LiveLedger:
+    """See the module."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._file = LedgerFile(path)
+        if self._file.was_damaged:
+            _LOG.error("%s was damaged; it is put aside, and a new one begun", path)
+        #: The number of the last entry when it was opened.
+        self.last = self._file.last
+        self._loop = loop
+        self._writer = Writer(loop)
+        self._gathered: list[DecisionRecord] = []
+        self._writing: list[DecisionRecord] = []
+        self._is_due = False
+        #: How many there were, and of these how many could not be kept.
+        self._entries = self._lost = 0
+
+    def keep(self, entry: DecisionRecord) -> None:
+        """Keep an entry, whose number is greater than any before."""
+        self._entries += 1
+        self._gathered.append(entry)
+        if not self._is_due and not self._writing:
+            self._is_due = True
+            self._loop.call_later(_GATHER, self._write)
+
+    def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
+        """The entries asked for, in order, those that are yet to be written too."""
+        recent = [each for each in (*self._writing, *self._gathered) if _is_asked_for(each, query)]
+        known = {each.number: each for each in (*self._file.find(query), *recent)}
+        return [known[number] for number in sorted(known)][-query.limit :] if query.limit else []
+
+    def get(self, number: int) -> DecisionRecord | None:
+        """The entry of that number, if it is still kept."""
+        waiting = (each for each in (*self._writing, *self._gathered) if each.number == number)
+        return next(waiting, None) or self._file.get(number)
+
+    def texts(self) -> Iterator[str]:
+        """Figures of it."""
+        waiting = len(self._writing) + len(self._gathered)
+        figures = {"entries_total": self._entries, "lost_total": self._lost, "waiting": waiting}
+        for name, value in figures.items():
+            yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
+
+    def close(self) -> None:
+        """Write what is left, and let the file go."""
+        self._writer.end()
+        self._is_due = True  # nothing more is written later
+        if self._gathered:
+            self._append(self._gathered)
+            self._gathered = []
+        self._file.close()
+
+    def _write(self) -> None:
+        self._is_due = False
+        if not self._gathered or self._writing:
+            return
+        self._lost += max(0, len(self._gathered) - _WAITING_MAX)
+        self._writing, self._gathered = self._gathered[-_WAITING_MAX:], []
+        self._writer.do(partial(self._append, self._writing), self._written)
+
+    def _written(self, _done: Exception | None) -> None:
+        self._writing = []
+        if self._gathered and not self._is_due:
+            self._is_due = True
+            self._loop.call_later(_GATHER, self._write)
+
+    def _append(self, records: Sequence[DecisionRecord]) -> None:
+        """Write entries; a disk that is full stops nobody here, but is told."""
+        try:
+            self._file.append(records)
+        except sqlite3.Error as error:
+            self._lost += len(records)
+            _LOG.error("%d entries of the decision ledger are lost: %s", len(records), error)
+
+
+def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
+    kind, namespace, name = entry.regarding
+    return (
+        query.kind in {"", kind}
+        and (query.namespace in {"", namespace} or (query.namespace == "default" and not namespace))
+        and query.name in {"", name}
+        and query.reason in {"", entry.reason}
+        and (query.since is None or entry.at >= query.since)
+        and (query.until is None or entry.at < query.until)
+        and (not query.about or any(_is_like(entry.regarding, key) for key in query.about))
+    )
+
+
+def _is_like(key: Key, asked: Key) -> bool:
+    """Whether it is the one asked for, whose name may end with `?`s."""
+    if (key.kind, key.namespace) != (asked.kind, asked.namespace):
+        return False
+    known = asked.name.rstrip("?")
+    return key.name.startswith(known) and len(key.name) == len(asked.name)

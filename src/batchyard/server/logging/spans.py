@@ -1,0 +1,168 @@
+"""Spans sent to a collector: OTLP over HTTP, as JSON, some at a time.
+
+What cannot be sent is tried again a few times, and then lost: nothing waits for a collector. What waits is bounded.
+Source: opentelemetry-proto, docs/specification.md (OTLP/HTTP) and its mapping to JSON, where ids are hexadecimal.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from batchyard.base.instant import Instant
+from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.registry import text_of
+
+#: Spans that wait to be sent; beyond that the oldest are lost.
+WAITING_MAX: Final = 10_000
+_AT_ONCE: Final = 512
+_EVERY: Final = 1.0  # seconds
+_SENT_WITHIN: Final = aiohttp.ClientTimeout(total=5)
+#: How long to wait before each further try, in seconds.
+_AGAIN_AFTER: Final = (1.0, 2.0, 4.0, 8.0)
+_ENDS_WITHIN: Final = 2.0  # seconds
+#: What a collector says that may take them later.
+_LATER: Final = (429, 502, 503, 504)
+_PATH: Final = "/v1/traces"
+_INTERNAL: Final = 1
+_ERROR: Final = 2
+_LOG: Final = logging.getLogger("batchyard.traces")
+
+
+class SpanExport:
+    """See the module. Made within the event loop that it is to run in."""
+
+    def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
+        self._loop = loop
+        self._waiting: deque[Span] = deque(maxlen=WAITING_MAX)
+        #: Taken out to be sent, and not sent yet.
+        self._under_way: Sequence[Span] = ()
+        self._sending: asyncio.Task[None] | None = None
+        #: How many there were, and of these how many were lost.
+        self._emitted = 0
+        self.lost = 0
+
+    def emit(self, span: Span) -> None:
+        """Send a span, soon."""
+        self._emitted += 1
+        self.lost += len(self._waiting) == WAITING_MAX
+        self._waiting.append(span)
+        if self._sending is None:
+            self._sending = self._loop.create_task(self._send_all())
+
+    def texts(self) -> Iterator[str]:
+        """Figures of it."""
+        yield text_of(metric("batchyard_spans_total"), [((), self._emitted)])
+        yield text_of(metric("batchyard_spans_lost_total"), [((), self.lost)])
+
+    async def close(self) -> None:
+        """Send what waits, if that is soon done."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN), aiohttp.ClientSession() as session:
+                while self._under_way or self._waiting:
+                    await self._post(session, self._under_way or self._take())
+                    self._under_way = ()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self._lose(len(self._under_way) + len(self._waiting), error)
+
+    async def _send_all(self) -> None:
+        try:
+            async with aiohttp.ClientSession() as session:
+                while self._waiting:
+                    if len(self._waiting) < _AT_ONCE:
+                        await _pause(_EVERY, self._loop)
+                    await self._send(session, self._take())
+                    self._under_way = ()
+        finally:
+            self._sending = None
+
+    def _take(self) -> Sequence[Span]:
+        """Those that are sent next."""
+        self._under_way = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+        return self._under_way
+
+    async def _send(self, session: aiohttp.ClientSession, spans: Sequence[Span]) -> None:
+        """Send spans; what cannot be sent is lost in the end."""
+        trouble: object = ""
+        for pause in (*_AGAIN_AFTER, None):
+            try:
+                code = await self._post(session, spans)
+                if code not in _LATER:
+                    if code >= 400:
+                        self._lose(len(spans), f"it answered {code}")
+                    return
+                trouble = f"it answered {code}"
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                trouble = error
+            if pause is not None:
+                await _pause(pause, self._loop)
+        self._lose(len(spans), trouble)
+
+    async def _post(self, session: aiohttp.ClientSession, spans: Sequence[Span]) -> int:
+        body = msgspec.json.encode(document_of(spans))
+        headers = {"content-type": "application/json"}
+        async with session.post(self._url, data=body, headers=headers, timeout=_SENT_WITHIN) as answer:
+            return answer.status
+
+    def _lose(self, count: int, why: object) -> None:
+        self.lost += count
+        _LOG.warning("%d spans are lost: %s: %s", count, self._url, why)
+
+
+async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    done = loop.create_future()
+    handle = loop.call_later(seconds, done.set_result, None)
+    try:
+        await done
+    finally:
+        handle.cancel()
+
+
+def document_of(spans: Sequence[Span]) -> Mapping[str, Any]:
+    """Spans as an ExportTraceServiceRequest in JSON."""
+    about = {"service.name": "batchyard", "service.version": version("batchyard")}
+    scope = {"name": "batchyard", "version": about["service.version"]}
+    within = {"scope": scope, "spans": [_told(span) for span in spans]}
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(about)}, "scopeSpans": [within]}]}
+
+
+def _told(span: Span) -> Mapping[str, Any]:
+    return {
+        "traceId": span.trace,
+        "spanId": span.id,
+        **({"parentSpanId": span.parent} if span.parent else {}),
+        "name": span.name,
+        "kind": _INTERNAL,
+        "startTimeUnixNano": _nanoseconds(span.start),
+        "endTimeUnixNano": _nanoseconds(span.end),
+        "attributes": _attributes(span.attributes),
+        "events": [_event(event) for event in span.events],
+        "links": [{"traceId": trace, "spanId": id_} for trace, id_ in span.links],
+        "status": {"code": _ERROR, "message": span.error} if span.error else {},
+    }
+
+
+def _event(event: SpanEvent) -> Mapping[str, Any]:
+    return {"timeUnixNano": _nanoseconds(event.at), "name": event.name, "attributes": _attributes(event.attributes)}
+
+
+def _nanoseconds(instant: Instant) -> str:
+    return str(instant * 1000)
+
+
+def _attributes(told: Mapping[str, str | int]) -> list[Mapping[str, Any]]:
+    return [
+        {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
+        for key, value in told.items()
+    ]

@@ -1,0 +1,163 @@
+"""The figures of a platform that runs, whether embedded or an operator: who counts what, and the text of all of it."""
+
+import gc
+import os
+import platform
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.base.instant import Instant
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Client, EventType, WatchEvent
+from batchyard.metrics.controllers import ControllerFigures
+from batchyard.metrics.costs import CostFigures
+from batchyard.metrics.cycles import CycleFigures
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import Texts
+from batchyard.metrics.machines import MachineFigures
+from batchyard.metrics.objects import ObjectFigures
+from batchyard.metrics.queues import QueueFigures
+from batchyard.metrics.registry import text_of
+from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.server.clocks.wall import ticks
+from batchyard.wiring import Platform
+
+# --- process figures ---
+#
+# What this process uses, by the names of Prometheus's clients.
+#
+# Source: prometheus.io/docs/instrumenting/writing_clientlibs.
+
+
+_PAGE: Final = resource.getpagesize()
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+
+def process_texts() -> Iterator[str]:
+    """All of them."""
+    fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    booted = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
+    figures = {
+        "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICK,
+        "process_resident_memory_bytes": int(fields[21]) * _PAGE,
+        "process_virtual_memory_bytes": int(fields[20]),
+        "process_start_time_seconds": int(booted[0].split()[1]) + int(fields[19]) / _TICK,
+        "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - a name for each is all that is wanted
+        "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+    for name, value in figures.items():
+        yield text_of(metric(name), [((), value)])
+    yield _python()
+    stats = list(enumerate(gc.get_stats()))
+    yield text_of(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
+    yield text_of(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
+
+
+def build_texts() -> Iterator[str]:
+    """What is running, in Kueue's words: of Go's there are none."""
+    machine = f"{platform.system().lower()}/{platform.machine()}"
+    labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
+    yield text_of(metric("kueue_build_info"), [(labels, 1)])
+
+
+def _python() -> str:
+    parts = platform.python_version_tuple()
+    labels = (platform.python_implementation(), *parts, platform.python_version())
+    return text_of(metric("python_info"), [(labels, 1)])
+
+
+#: The role of who is alone, and of who decides for others that wait to.
+STANDALONE: Final = "standalone"
+LEADER: Final = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A platform, its objects and its time."""
+
+    platform: Platform
+    client: Client
+    now: Callable[[], Instant]
+    fair_sharing: bool
+
+
+class Figures:
+    """See the module. Made before the platform, which it is to be shown with `begin`."""
+
+    def __init__(self, role: str = STANDALONE) -> None:
+        self._role = role
+        self.cycles = CycleFigures(ticks, role)
+        self._controllers = ControllerFigures(ticks)
+        self.objects = ObjectFigures()
+        self._machines = MachineFigures()
+        self._costs = CostFigures()
+        self._observed: Observed | None = None
+        #: None as long as there is no platform.
+        self._workloads: WorkloadFigures | None = None
+        self._queues: QueueFigures | None = None
+        self._runner: Runner | None = None
+        self.defects = 0
+        #: What else is told of ours.
+        self.also: list[Texts] = []
+
+    def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
+        """Watch a platform from now on; what was there before is shown too."""
+        index, objects = observed.platform.index, observed.client
+        self._observed = observed
+        self._workloads = workloads = WorkloadFigures(index, objects, observed.now, self._role)
+        self._queues = QueueFigures(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
+        self._runner = observed.platform.runner
+        for event in found:
+            workloads.recall(event)
+            self.objects.observe(event)
+            self._machines.recall(event)
+        observed.client.subscribe(self._observe)
+        self._runner.meter = self._controllers
+
+    def sources(self) -> Sequence[tuple[str, Texts]]:
+        """What is told, by group; of a platform nothing as long as there is none."""
+        return (
+            ("kueue", build_texts),
+            ("kueue", self.cycles.texts),
+            ("kueue", self._of_queues),
+            ("program", self._of_controllers),
+            ("program", process_texts),
+            ("batchyard", self._own_texts),
+            ("objects", self.objects.texts),
+        )
+
+    def _of_queues(self) -> Iterator[str]:
+        if self._workloads is not None and self._queues is not None:
+            yield from self._workloads.texts()
+            yield from self._queues.texts()
+
+    def _of_controllers(self) -> Iterator[str]:
+        if self._runner is not None:
+            yield from self._controllers.texts(self._runner)
+
+    def _observe(self, events: Sequence[WatchEvent]) -> None:
+        workloads, queues = self._workloads, self._queues
+        assert workloads is not None, "a platform is watched"
+        assert queues is not None, "a platform is watched"
+        for event in events:
+            workloads.observe(event)
+            queues.observe(event)
+            self.objects.observe(event)
+            self._machines.observe(event)
+            if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
+                self.cycles.forget(event.key.name)
+
+    def _own_texts(self) -> Iterator[str]:
+        yield from self.cycles.own_texts()
+        yield from self._machines.texts()
+        yield text_of(metric("batchyard_defects_total"), [((), self.defects)])
+        for texts in self.also:
+            yield from texts()
+        observed = self._observed
+        if observed is not None:
+            yield from self._costs.texts(observed.platform.costs, observed.client, observed.now())

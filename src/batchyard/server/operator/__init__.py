@@ -1,0 +1,1 @@
+"""The operator (`batchyard operator`): controllers against an API server elsewhere."""

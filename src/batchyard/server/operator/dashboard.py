@@ -1,0 +1,146 @@
+"""The page at an operator's port: of what the operator knows, for whoever shows a token of its API server.
+
+It runs in the process that leads, and nowhere else: the others know nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from batchyard.apiserver.auth.filters import unauthorized
+from batchyard.apiserver.dashboard import FILES, MODELS, Files, Models, ModelStream
+from batchyard.apiserver.request import JSON, Refused, Request, Response
+from batchyard.dashboard.assets import HEADERS, asset
+from batchyard.interfaces.client import WatchEvent
+from batchyard.server.operator.token_review import Reviewed
+
+#: Rights are asked anew in every model until nothing is open; each round may show more that is to be asked.
+_ROUNDS_MAX: Final = 8
+#: Seconds after which somebody who looks on is looked at again.
+_AGAIN: Final = 20.0
+_SCHEME: Final = "bearer "
+_encode = msgspec.json.Encoder().encode
+
+
+class Hub:
+    """Tells streams of changes."""
+
+    def __init__(self) -> None:
+        self._streams: dict[ModelStream, None] = {}
+
+    def join(self, watch: ModelStream) -> None:
+        """Tell a stream of all that comes."""
+        self._streams[watch] = None
+
+    def leave(self, watch: ModelStream) -> None:
+        """Tell it no more."""
+        self._streams.pop(watch, None)
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        """Something has changed."""
+        for stream in list(self._streams):
+            stream.feed(events)
+
+    def touch(self) -> None:
+        """There is something to show that no object tells."""
+        for stream in list(self._streams):
+            stream.touch()
+
+
+class OperatorPage:
+    """See the module. `models` are there once the operator leads."""
+
+    def __init__(self, reviewed: Reviewed, models: Callable[[], tuple[Models, Hub] | None]) -> None:
+        self._reviewed = reviewed
+        self._models = models
+        self._files = Files(asset, HEADERS)
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """What it answers."""
+        return [
+            web.get(FILES, self._file),
+            web.get(f"{FILES}/{{name:.*}}", self._file),
+            web.get(f"{MODELS}{{view}}", self._model),
+        ]
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        return _sent(self._files.answer(Request("GET", request.path)))
+
+    async def _model(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answered(request)
+        except Refused as refused:
+            return _sent(refused.response())
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        there = self._models()
+        if there is None:
+            raise Refused(503, "ServiceUnavailable", "this operator does not lead: look at the one that does")
+        models, hub = there
+        header = request.headers.get("authorization", "")
+        token = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
+        user = await self._reviewed.user_of(token) if token else None
+        if user is None:
+            raise unauthorized()
+        asked = Request("GET", request.path, dict(request.query), user=user)
+        answer = await self._settled(models, asked._replace(query={**asked.query, "watch": "false"}))
+        if not asked.flag("watch"):
+            return _sent(answer)
+        stream = models.answer(asked)
+        assert isinstance(stream, ModelStream), "a watch is a stream"
+        hub.join(stream)
+        try:
+            return await self._follow(request, stream, token)
+        finally:
+            hub.leave(stream)
+            stream.end()
+
+    async def _settled(self, models: Models, asked: Request) -> Response:
+        """The answer once all rights are known that it depends on."""
+        for _ in range(_ROUNDS_MAX):
+            refused: Refused | None = None
+            try:
+                answer = models.answer(asked)
+            except Refused as error:
+                refused = error
+            if not await self._reviewed.settle():
+                break
+        if refused is not None:
+            raise refused
+        assert isinstance(answer, Response), "what is asked once is answered once"
+        return answer
+
+    async def _follow(self, request: web.Request, stream: ModelStream, token: str) -> web.StreamResponse:
+        """Send what becomes of a model, as long as its reader is who he was."""
+        response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
+        await response.prepare(request)
+        news = asyncio.Event()
+        stream.on_news = news.set
+        while not stream.is_over:
+            news.clear()
+            for part in stream.take():
+                await response.write(part)
+            try:
+                async with asyncio.timeout(_AGAIN):
+                    await news.wait()
+            except TimeoutError:
+                stream.mark()
+            if await self._reviewed.user_of(token) is None:
+                break
+            if await self._reviewed.settle():
+                stream.touch()
+        await response.write_eof()
+        return response
+
+
+def _sent(answer: Response) -> web.Response:
+    body = answer.body if isinstance(answer.body, bytes) else _text(answer.body)
+    headers = dict(answer.headers) | {"content-type": answer.content_type}
+    return web.Response(status=answer.code, body=body, headers=headers)
+
+
+def _text(body: object) -> bytes:
+    return body.encode() if isinstance(body, str) else _encode(body)

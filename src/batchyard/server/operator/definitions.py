@@ -1,0 +1,105 @@
+"""CustomResourceDefinitions of kinds that controllers look at and a server does not serve: which, and their making."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from batchyard.api.conditions import is_true
+from batchyard.api.custom_kinds import ESTABLISHED
+from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.apiserver.openapi.definitions import definition_of
+from batchyard.base.instant import SECOND
+from batchyard.client.informer import Informer
+from batchyard.client.resource_paths import path_of_kind
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.writes import decoded
+from batchyard.server.clocks.timers import passing
+
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+#: Groups of Kubernetes itself have no dot, or end so; a server without them is no Kubernetes.
+_NATIVE: Final = (".k8s.io",)
+_LOOKS_MAX: Final = 50
+_LOOKS_EVERY: Final = SECOND // 5
+_THERE: Final = 409
+
+
+class Asked(Protocol):
+    """A server that can be asked."""
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        """The answer to a request."""
+
+
+async def install(wire: Asked, kinds: Sequence[str]) -> Sequence[str]:
+    """Install the definitions of kinds that are not served; what was done, in lines."""
+    missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
+    return [await _install(wire, info) for info in missing]
+
+
+def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
+    for kind in kinds:
+        info = kind_info(kind)
+        if "." in info.group and not info.group.endswith(_NATIVE):
+            yield info
+
+
+async def _is_served(wire: Asked, info: ServedKind) -> bool:
+    """Whether the server serves the kind in any version that we know."""
+    for version in info.versions:
+        answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
+        if answer.code != 404:
+            return True
+    return False
+
+
+async def _install(wire: Asked, info: ServedKind) -> str:
+    definition = definition_of(info)
+    name = definition["metadata"]["name"]
+    answer = await wire.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
+    if answer.code not in {201, _THERE}:
+        why = decoded(answer.body).get("message") or answer.trouble or answer.code
+        return f"batchyard: {name}: not installed: {why}"
+    for _ in range(_LOOKS_MAX):
+        found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        if is_true(found, ESTABLISHED):
+            return f"batchyard: {name}: installed, version {info.storage_version}"
+        await passing(_LOOKS_EVERY)
+    return f"batchyard: {name}: installed; the server does not serve it yet"
+
+
+# --- troubles ---
+#
+# What is told of lists and watches that fail: each trouble once for as long as it lasts, and that it is over.
+#
+# A kind that is not served is no trouble that passes: all else goes on beside it.
+
+
+class Troubles:
+    """See the module. `remedy` is said where a kind is not served."""
+
+    def __init__(self, remedy: str = "") -> None:
+        self._remedy = remedy
+        #: What was told, and may be so still.
+        self._told: dict[str, None] = {}
+
+    def news(self, informer: Informer, all_of_them: Iterable[Informer]) -> str:
+        """What is to be told now that one of them has heard something; '' if nothing."""
+        if informer.trouble:
+            if informer.trouble in self._told:
+                return ""
+            self._told[informer.trouble] = None
+            return self._in_words(informer)
+        if not self._told:
+            return ""
+        lasting = {each.trouble: each.is_served for each in all_of_them if each.trouble}
+        if any(lasting.values()) or self._told.keys() == lasting.keys():
+            return ""
+        self._told = dict.fromkeys(lasting)
+        return "goes on"
+
+    def _in_words(self, informer: Informer) -> str:
+        if informer.is_served:
+            return informer.trouble
+        told = f"{informer.trouble}: there are none for it, and it looks again from time to time"
+        return f"{told}; {self._remedy}" if self._remedy else told

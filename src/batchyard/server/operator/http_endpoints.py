@@ -1,0 +1,111 @@
+"""An HTTP server beside controllers: health, figures and whatever else is told at its port."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+from aiohttp import web
+
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
+from batchyard.metrics.registry import text_of
+from batchyard.server.operator.dashboard import OperatorPage
+
+_ENDS_WITHIN: Final = 1.0  # seconds
+
+
+class Site:
+    """Answers at an address as long as it is entered; at port 0 there is nobody."""
+
+    def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], tell: Callable[[str], None]) -> None:
+        self._routes = routes
+        self._place = place
+        self._tell = tell
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        address, port = self._place
+        if port:
+            app = web.Application()
+            app.add_routes(self._routes)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, address, port).start()
+            self._tell(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
+    """/healthz, /readyz and /metrics; `waits_for` says what it waits for before it is ready, '' if it is."""
+
+    async def alive(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(_request: web.Request) -> web.Response:
+        missing = waits_for()
+        return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        """All figures, part by part; between two of them the controllers go on."""
+        try:
+            parts = exposition.parts(request.query.getall(CHOICE, []))
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await answer.prepare(request)
+        for part in parts:
+            await (answer.write(part.encode()) if part else _others_go_on())
+        await answer.write_eof()
+        return answer
+
+    return [web.get("/healthz", alive), web.get("/readyz", ready), web.get("/metrics", metrics)]
+
+
+async def _others_go_on() -> None:
+    """Let whatever waits have its turn."""
+    turn = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turn.set_result, None)
+    await turn
+
+
+# --- health ---
+#
+# What an operator says of itself over HTTP: whether it lives, whether it is ready, and figures.
+#
+# The names are those of controller-runtime and client-go where these have such figures.
+
+
+if TYPE_CHECKING:
+    from batchyard.server.operator.operator import Operator
+
+
+def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], None]) -> Site:
+    """Where an operator tells how it is, and shows the page."""
+    program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
+    exposition = Exposition([*program, *operator.figures.sources()])
+    page = OperatorPage(operator.reviewed, lambda: operator.models)
+    return Site([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, tell)
+
+
+def _missing(operator: "Operator") -> str:
+    """What it waits for. Ready is who can do its part: who leads and knows all there is, and who waits to."""
+    if not operator.answers():
+        return "the certificates of the webhooks"
+    if operator.leads and operator.platform is None:
+        return ", ".join(kind for kind, informer in operator.client.informers.items() if not informer.is_synced)
+    return ""
+
+
+def _texts(operator: "Operator") -> Iterator[str]:
+    """What an operator tells besides its controllers."""
+    yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
+    answers = operator.client.outbox.answers
+    rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
+    yield text_of(metric("rest_client_requests_total"), rows)
+    informers = operator.client.informers.items()
+    yield text_of(metric("batchyard_lists_total"), (((kind,), each.lists) for kind, each in informers))
+    yield text_of(metric("batchyard_watches_total"), (((kind,), each.watches) for kind, each in informers))

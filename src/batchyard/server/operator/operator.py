@@ -1,0 +1,294 @@
+"""The operator: controllers of batchyard against an API server elsewhere, in a process of their own.
+
+It waits until it leads, lists and watches what its controllers look at, and then runs them. Whoever does not lead holds
+nothing in memory and decides nothing; whoever leads no more ends, and is started anew by whatever runs it. The time
+that controllers go by is the server's (`server_clock.py`).
+"""
+
+import asyncio
+import contextlib
+import socket
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from batchyard.apiserver.dashboard import Models
+from batchyard.base.instant import SECOND
+from batchyard.client.informer import Informer
+from batchyard.client.leader_election import Election, Leadership, Terms
+from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.transport import RateLimit
+from batchyard.controller_groups import kinds_seen
+from batchyard.controller_runtime.events import EventRecorder
+from batchyard.dashboard.history import History
+from batchyard.dashboard.pages import Pages, Time
+from batchyard.interfaces.client import WatchEvent
+from batchyard.metrics.exposition import Texts
+from batchyard.scheduling.observer import CycleWatch
+from batchyard.scheduling.workload_traces import LifeSpans
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.server import ServerClock
+from batchyard.server.clocks.timers import RealTime
+from batchyard.server.kubeconfig.access import Source
+from batchyard.server.kubeconfig.loading import read_access
+from batchyard.server.logging.cycles import CycleLog
+from batchyard.server.logging.decisions import DecisionLog, keep_nothing
+from batchyard.server.logging.spans import SpanExport
+from batchyard.server.metrics import LEADER, STANDALONE, Figures, Observed
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.operator.coexistence import EVERY, Service, look_out, refusal, writer_in
+from batchyard.server.operator.dashboard import Hub
+from batchyard.server.operator.definitions import Troubles, install
+from batchyard.server.operator.http_endpoints import health
+from batchyard.server.operator.token_review import Reviewed
+from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
+from batchyard.server.platform.decision_throttle import Pace
+from batchyard.server.termination import unless_told
+from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+#: What whoever lacks kinds may do.
+_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
+
+
+class OperatorError(Exception):
+    """The operator cannot go on; says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many requests a second, and how many at once."""
+
+    qps: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an operator is asked to be."""
+
+    source: Source
+    settings: Settings
+    #: None: it leads at once, and nobody else may.
+    terms: Terms | None
+    limits: Limits
+    #: Whether kinds that the server lacks are installed first.
+    installs: bool
+    #: Where health and metrics are told; at port 0 nowhere.
+    address: str
+    port: int
+    #: The collector that traces are sent to; '' for none.
+    traces_to: str = ""
+    webhooks: WebhookTerms = field(default_factory=WebhookTerms)
+    #: Whether it decides even where somebody else does too.
+    beside_upstream: bool = False
+
+
+class Operator:
+    """See the module. Made within the event loop that it is to run in."""
+
+    def __init__(self, wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> None:
+        self._wanted = wanted
+        self.wire = wire
+        self.tell = tell
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.timers = RealTime(loop)
+        self.kernel = LiveKernel(loop, self.timers.now())
+        self._carrier = wire.carrying_to(_at_once(loop))
+        self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, tell)
+        self.spans = SpanExport(wanted.traces_to, loop) if wanted.traces_to else None
+        self._leadership = self._candidate()
+        gate = (lambda: True) if self._leadership is None else self._leadership.may_write
+        limit = RateLimit(wanted.limits.qps, wanted.limits.burst)
+        wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
+        self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
+        self.client.on_news = self._heard
+        self.client.outbox.on_refused = lambda refusal: tell(f"batchyard: refused: {refusal}; it is tried again")
+        self.platform: Platform | None = None
+        #: Who looks at the page and may see what; and what there is to be seen, once it leads.
+        self.reviewed = Reviewed(wire, self.timers.now)
+        self.models: tuple[Models, Hub] | None = None
+        self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
+        if self.spans is not None:
+            self.figures.also.append(self.spans.texts)
+        self.leads = False
+        #: Whether whoever asks its webhooks is answered.
+        self.answers: Callable[[], bool] = lambda: True
+        #: What they were asked, as figures.
+        self.asked: Texts = lambda: iter(())
+        self._troubles = Troubles(_REMEDY)
+
+    async def start(self) -> None:
+        """Take the server's time, install what is asked for, and try to lead."""
+        await self.clock.set()
+        if self._wanted.installs:
+            for told in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
+                self.tell(told)
+        if self._leadership is None:
+            self._lead()
+        else:
+            self.tell("batchyard: waiting to lead")
+            self._leadership.start()
+
+    async def close(self) -> None:
+        """Decide nothing any more, and let others lead."""
+        self.kernel.stop()
+        if self._leadership is not None:
+            released = asyncio.Event()
+            self._leadership.end(released.set)
+            await released.wait()
+        self.timers.stop()
+        if self.spans is not None:
+            await self.spans.close()
+
+    def fail(self, error: BaseException) -> None:
+        """End because of that."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _candidate(self) -> Leadership | None:
+        terms = self._wanted.terms
+        if terms is None:
+            return None
+        leadership = Leadership(Election(terms), self.timers, self._carrier)
+        leadership.on_leading, leadership.on_lost = self._lead, self._lost
+        leadership.on_trouble = lambda trouble: self.tell(f"batchyard: {trouble}")
+        return leadership
+
+    def _lead(self) -> None:
+        self.leads = True
+        self.tell("batchyard: leads; reading what is there")
+        self.client.start()
+
+    def _lost(self) -> None:
+        self.kernel.stop()
+        self.fail(OperatorError("leader election lost: somebody else may decide now; start it again"))
+
+    def _heard(self, informer: Informer) -> None:
+        """Tell what is wrong, once; begin when all is known."""
+        if news := self._troubles.news(informer, self.client.informers.values()):
+            self.tell(f"batchyard: {news}")
+        if self.platform is None and self.client.is_synced:
+            self.platform = self._begun()
+            self.tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
+
+    def _begun(self) -> Platform:
+        pace = Pace(self.kernel.clock, self.clock.speed)
+        self.figures.also.append(pace.texts)
+        decisions, cycles = (
+            DecisionLog(EventRecorder(self.client, socket.gethostname()), keep_nothing),
+            self.figures.cycles,
+        )
+        ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
+        platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
+        if self.spans is not None:
+            self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
+        if not self._wanted.beside_upstream:
+            self.client.subscribe(self._look_for_others)
+        platform.runner.observe(found)
+        fair_sharing = self._wanted.settings.kueue.policy.fair_sharing
+        self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
+        self.models = self._shown(platform, found)
+        return platform
+
+    def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
+        """End where somebody else has decided about the same objects."""
+        for event in events:
+            if why := writer_in(event, self._wanted.settings.controllers, self.kernel.clock()):
+                self.kernel.stop()
+                self.fail(OperatorError(why))
+
+    def _shown(self, platform: Platform, found: Sequence[WatchEvent]) -> tuple[Models, Hub]:
+        """What the page shows of the platform, from now on."""
+        history, hub = History(self.kernel.clock, platform.index.cluster_queue_of), Hub()
+        history.observe(found)
+        self.client.subscribe(history.observe)
+        self.client.subscribe(hub.observe)
+        pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self.clock.speed))
+        return Models(pages, self.reviewed, hub, self.timers), hub
+
+    def _watching(self, cycles: CycleWatch) -> CycleWatch:
+        return CycleLog(cycles, None if self.spans is None else self.spans.emit)
+
+
+async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
+    """Run until told to end; OperatorError or KubeconfigError where that cannot be."""
+    access = await unless_told(end, read_access(wanted.source))
+    if access is None:
+        return
+    if wanted.terms is not None and not wanted.terms.namespace:
+        wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
+    wire = HttpTransport(access, lambda: read_access(wanted.source))
+    operator = Operator(wanted, wire, tell)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
+    terms = wanted.webhooks._replace(managed_namespaces=wanted.settings.kueue.managed_namespaces)
+    hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(tell)
+    operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
+    try:
+        async with health(operator, (wanted.address, wanted.port), tell), hooks:
+            tell(f"batchyard: operator at {access.url}")
+            async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
+                if not end.is_set():
+                    await unless_told(end, operator.start())
+                await _first(end, operator.ended)
+    finally:
+        await operator.close()
+        await wire.close()
+
+
+@contextlib.asynccontextmanager
+async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.Event) -> AsyncIterator[None]:
+    """From when nobody else decides, until somebody does: that ends the operator.
+
+    Who answers webhooks waits for it and answers, so that objects can still be made.
+    """
+    if wanted.beside_upstream:
+        yield
+        return
+    groups, told = wanted.settings.controllers, ""
+    while not end.is_set() and (why := await unless_told(end, refusal(operator.wire, groups, own))):
+        if not wanted.webhooks.port:
+            raise OperatorError(why)
+        if why != told:
+            operator.tell(f"batchyard: {why}. Webhooks are answered meanwhile, and it begins once that is gone")
+        told = why
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(end.wait(), EVERY / SECOND)
+    looking = asyncio.create_task(look_out(operator.wire, groups, own))
+    looking.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
+    """Wait until told to end; raises what ends the operator before that."""
+    ended.add_done_callback(lambda _: end.set())
+    await end.wait()
+    if ended.done():
+        ended.result()
+
+
+def _take_note(operator: Operator, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A defect of ours ends the operator; what a broken connection leaves behind does not."""
+    error = context.get("exception")
+    if isinstance(error, BaseException) and _is_ours(error):
+        operator.fail(error)
+    elif not isinstance(error, OSError):
+        loop.default_exception_handler(context)
+
+
+def _is_ours(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames)
+
+
+def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    def post(work: Callable[[], None]) -> None:
+        loop.call_soon(work)
+
+    return post

@@ -1,0 +1,352 @@
+"""Keeps the certificates of webhooks: in a Secret that all replicas share, and with the API server that asks them.
+
+Every replica looks at the Secret from time to time, does what is to be done next, and shows what is then in it. Two
+that do so at once are told apart by the Secret's revision: whoever comes second looks again.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from batchyard.api.meta import Obj
+from batchyard.api.times import to_datetime
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.writes import decoded, trouble_of
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+
+# --- certificate generations ---
+#
+# Certificates of webhooks that replace themselves: what a Secret holds of them, and what is to be done next.
+#
+# A generation is an authority and the one certificate it has signed; the authority's key is thrown away. Before a
+# certificate ends the next generation is made, and its authority is told to whoever asks us. A while later, when all
+# must know it, the certificate is put in use. The authority before stays known until it has ended. So at every moment
+# whoever asks knows the authority of whatever certificate he is shown.
+
+
+_BEGINS_BEFORE: Final = HOUR  # clocks differ
+#: For this part of its life a generation is known and not yet shown; it is begun so often as long before the end.
+_SHARE: Final = 12
+_BEFORE: Final = 3
+_END: Final = b"-----END CERTIFICATE-----\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """For whom certificates are, and for how long."""
+
+    names: Sequence[str]
+    lifetime: Duration
+
+    @property
+    def overlap(self) -> Duration:
+        """How long an authority is known before its certificate is shown."""
+        return self.lifetime // _SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key, as PEM; empty where there is none."""
+
+    certificate: bytes = b""
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """What a Secret holds."""
+
+    #: What is shown to whoever asks.
+    shown: Pair = Pair()
+    following: Pair = Pair()
+    #: The authorities that are to be known, as one PEM.
+    authorities: bytes = b""
+
+    def data(self) -> dict[str, str]:
+        """As the data of a Secret."""
+        found = {
+            "tls.crt": self.shown.certificate,
+            "tls.key": self.shown.key,
+            "next.crt": self.following.certificate,
+            "next.key": self.following.key,
+            "ca.crt": self.authorities,
+        }
+        return {name: base64.b64encode(content).decode() for name, content in found.items()}
+
+
+def generations_of(data: Mapping[str, str]) -> Generations:
+    """What the data of a Secret hold."""
+    found = {name: base64.b64decode(text) for name, text in data.items()}
+    shown = Pair(found.get("tls.crt", b""), found.get("tls.key", b""))
+    following = Pair(found.get("next.crt", b""), found.get("next.key", b""))
+    return Generations(shown, following, found.get("ca.crt", b""))
+
+
+def stepped(held: Generations, now: Instant, terms: Terms) -> Generations:
+    """What is to be held now; the same where nothing is to be done."""
+    if not _is_good(held.shown, now, terms):
+        pair, authority = _made(now, terms)
+        return Generations(pair, Pair(), authority + _lasting(held.authorities, now))
+    if held.following.certificate:
+        if now < _made_at(held.following) + terms.overlap:
+            return held
+        return Generations(held.following, Pair(), held.authorities)
+    if now >= _ends_at(held.shown) - _BEFORE * terms.overlap:
+        pair, authority = _made(now, terms)
+        return Generations(held.shown, pair, authority + held.authorities)
+    lasting = _lasting(held.authorities, now)
+    return held if lasting == held.authorities else Generations(held.shown, Pair(), lasting)
+
+
+def _is_good(pair: Pair, now: Instant, terms: Terms) -> bool:
+    """Whether a certificate can be shown: it is there, has not ended, and has our names."""
+    if not pair.certificate or not pair.key:
+        return False
+    try:
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+    except ValueError:
+        return False
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return _ends_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(terms.names)
+
+
+def _made(now: Instant, terms: Terms) -> tuple[Pair, bytes]:
+    """A generation: the certificate with its key, and the authority."""
+    signing, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    # Each under its own name: those of two generations must not be taken for each other.
+    authority = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")]
+    )
+    certified = (
+        _begun(now, terms, authority, authority, signing.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(signing, hashes.SHA256())
+    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, terms.names[0][:64])])
+    certificate = (
+        _begun(now, terms, subject, authority, key.public_key())
+        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, terms.names))), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(signing, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    written = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Pair(certificate.public_bytes(pem), written), certified.public_bytes(pem)
+
+
+def _begun(
+    now: Instant, terms: Terms, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(to_datetime(now - _BEGINS_BEFORE))
+        .not_valid_after(to_datetime(now + terms.lifetime))
+    )
+
+
+def _made_at(pair: Pair) -> Instant:
+    begins = x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
+    return (int(begins.timestamp()) + 1) * SECOND + _BEGINS_BEFORE  # certificates know no parts of seconds
+
+
+def _ends_at(pair: Pair) -> Instant:
+    return _end_of(pair.certificate)
+
+
+def _end_of(certificate: bytes) -> Instant:
+    return int(x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()) * SECOND
+
+
+def _lasting(bundle: bytes, now: Instant) -> bytes:
+    """The certificates that have not ended."""
+    parts = [part + _END for part in bundle.split(_END) if part.strip()]
+    return b"".join(part for part in parts if _end_of(part) > now)
+
+
+#: How often the Secret is looked at, at most; with short lives more often.
+_EVERY: Final = MINUTE
+_LOOKS_IN_OVERLAP: Final = 6
+_REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Kept(NamedTuple):
+    """Where certificates are kept, and who is told of their authorities."""
+
+    namespace: str
+    secret: str
+    #: The Service that the API server asks, and both configurations of webhooks by the same name.
+    service: str
+    #: The definitions of kinds whose versions we convert.
+    definitions: Sequence[str]
+    terms: Terms
+
+
+class CertificateKeeper:
+    """See the module. `context` shows the present certificate to whoever connects."""
+
+    def __init__(self, kept: Kept, wire: HttpTransport, tell: Callable[[str], None]) -> None:
+        self._kept = kept
+        self._wire = wire
+        self._tell = tell
+        self._shown = Pair()
+        #: What was told to be wrong, and may be so still.
+        self._troubles: dict[str, None] = {}
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        #: Whether there is a certificate, and everybody has been told of its authority.
+        self.is_ready = False
+
+    @contextlib.asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        """Keep them; the first look is over when this begins."""
+        await self._look()
+        task = asyncio.create_task(self._go_on())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    @property
+    def every(self) -> Duration:
+        """How often it is looked."""
+        return min(_EVERY, self._kept.terms.overlap // _LOOKS_IN_OVERLAP)
+
+    async def _go_on(self) -> None:
+        while True:
+            over = asyncio.Event()
+            wait = self.every if self.is_ready else min(self.every, SECOND)
+            asyncio.get_running_loop().call_later(wait / SECOND, over.set)
+            await over.wait()
+            await self._look()
+
+    async def _look(self) -> None:
+        held = await self._settled()
+        if held is None:
+            return
+        told = [await self._inject(path, held.authorities) for path in self._places()]
+        if held.shown != self._shown:
+            with _file(held.shown.certificate + held.shown.key) as path:
+                self.context.load_cert_chain(path)
+            self._shown = held.shown
+        self.is_ready = all(told)
+        if self.is_ready and self._troubles:
+            self._troubles.clear()
+            self._tell("batchyard: webhooks: certificates are as they should be again")
+
+    async def _settled(self) -> Generations | None:
+        """What is held, after what was to be done; None where that could not be found out."""
+        kept = self._kept
+        place = f"/api/v1/namespaces/{kept.namespace}/secrets"
+        answer = await self._wire.ask(HttpRequest("GET", f"{place}/{kept.secret}"))
+        if answer.code not in {200, 404}:
+            self._troubled(answer)
+            return None
+        secret = decoded(answer.body) if answer.code == 200 else {}
+        held = generations_of(secret.get("data") or {})
+        wanted = stepped(held, answer.told_at or wall_clock(), kept.terms)
+        if wanted is held:
+            return held
+        body = _encode(_secret(secret, kept, wanted))
+        request = HttpRequest("PUT", f"{place}/{kept.secret}", body) if secret else HttpRequest("POST", place, body)
+        answer = await self._wire.ask(request)
+        if answer.code in {200, 201}:
+            return wanted
+        if answer.code == 409:
+            return await self._settled()
+        self._troubled(answer)
+        return None
+
+    def _places(self) -> Iterator[str]:
+        name = self._kept.service
+        yield f"{_REGISTRATIONS}/mutatingwebhookconfigurations/{name}"
+        yield f"{_REGISTRATIONS}/validatingwebhookconfigurations/{name}"
+        for definition in self._kept.definitions:
+            yield f"{_DEFINITIONS}/{definition}"
+
+    async def _inject(self, path: str, authorities: bytes) -> bool:
+        """Tell of the authorities in an object; whether they are in it. Where there is none nobody asks by it."""
+        answer = await self._wire.ask(HttpRequest("GET", path))
+        if answer.code == 404:
+            return True
+        if answer.code != 200:
+            self._troubled(answer)
+            return False
+        found = decoded(answer.body)
+        service = {"namespace": self._kept.namespace, "name": self._kept.service}
+        wanted = with_authorities(found, base64.b64encode(authorities).decode(), service)
+        if wanted == found:
+            return True
+        answer = await self._wire.ask(HttpRequest("PUT", path, _encode(wanted)))
+        if answer.code == 409:  # another replica was faster: see what it said
+            return await self._inject(path, authorities)
+        if answer.code != 200:
+            self._troubled(answer)
+        return answer.code == 200
+
+    def _troubled(self, answer: HttpAnswer) -> None:
+        trouble = trouble_of(answer)
+        if trouble not in self._troubles:
+            self._troubles[trouble] = None
+            self._tell(f"batchyard: webhooks: certificates: {trouble}")
+
+
+def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
+    """A configuration of webhooks, or a definition that is converted by one, with the authorities that it trusts.
+
+    A webhook that asks another Service keeps its authorities: another program, such as Kueue, answers there.
+    """
+    if "webhooks" in obj:
+        hooks = [{**hook, "clientConfig": _trusting(hook["clientConfig"], bundle, service)} for hook in obj["webhooks"]]
+        return {**obj, "webhooks": hooks}
+    converting = obj.get("spec", {}).get("conversion") or {}
+    if converting.get("strategy") != "Webhook":
+        return obj  # there is one version
+    webhook = converting["webhook"]
+    client = _trusting(webhook["clientConfig"], bundle, service)
+    conversion = {**converting, "webhook": {**webhook, "clientConfig": client}}
+    return {**obj, "spec": {**obj["spec"], "conversion": conversion}}
+
+
+def _trusting(client: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
+    """How a webhook is reached, with these authorities where it is reached at that Service."""
+    reached = client.get("service") or {}
+    is_ours = all(reached.get(field) == value for field, value in service.items())
+    return {**client, "caBundle": bundle} if is_ours else client
+
+
+def _secret(found: Mapping[str, Any], kept: Kept, held: Generations) -> Obj:
+    metadata = found.get("metadata") or {"name": kept.secret, "namespace": kept.namespace}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": held.data()}
+
+
+@contextlib.contextmanager
+def _file(content: bytes) -> Iterator[Path]:
+    """A file in memory: there may be no other place to write to, and keys have none on disks."""
+    number = os.memfd_create("certificate")
+    try:
+        os.write(number, content)
+        yield Path(f"/proc/self/fd/{number}")
+    finally:
+        os.close(number)

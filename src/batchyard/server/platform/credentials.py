@@ -1,0 +1,203 @@
+"""Who may talk to an embedded platform: its own certificate authority, the certificates it signs, a kubeconfig.
+
+All of it is made once for a data directory, readable by its owner alone. The server's certificate is made anew at each
+start, for the addresses it has then.
+"""
+
+import base64
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import yaml
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from batchyard.api.times import to_datetime
+from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.server.platform.data_dir import write_private
+
+ADMIN: Final = "admin"
+AUTHORITY: Final = "ca.crt"
+#: Letters of a name that a certificate can hold.
+NAME_MAX: Final = 64
+_VALID_FOR: Final = 10 * 365 * 24 * HOUR
+_BEGINS_BEFORE: Final = HOUR  # clocks differ
+_NUMBER_LENGTH: Final = 32  # bytes of each of the two numbers of a signature
+
+
+_RESTORE: Final = "put it back from a copy of the data directory"
+
+
+class CredentialsError(Exception):
+    """Keys or certificates are not as they were made; says why and what to do."""
+
+
+class Signed(NamedTuple):
+    """A certificate with its key, as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """A certificate authority in a folder, made if it is not there.
+
+    The key is made first: of a key alone, as an end in between leaves it, the certificate is made again.
+    """
+
+    def __init__(self, folder: Path, now: Instant) -> None:
+        """CredentialsError where what is there is not what was made."""
+        self._now = now
+        key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
+        anew = f"or remove {key_file} and {AUTHORITY}: all that is signed by it is good no more then"
+        if not key_file.exists():
+            if self.certificate_file.exists():
+                raise CredentialsError(f"{key_file} is missing, whose certificate is there; {_RESTORE}, {anew}")
+            write_private(key_file, _pem(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _loaded_key(key_file, anew)
+        if not self.certificate_file.exists():
+            self._make_certificate()
+        self._certificate = _loaded_certificate(self.certificate_file)
+        if self._certificate.public_key() != self._key.public_key():
+            told = f"{self.certificate_file} is not that of {key_file}"
+            raise CredentialsError(f"{told}; remove {AUTHORITY}, which is made anew, or {_RESTORE}")
+
+    def server(self, addresses: Sequence[str]) -> Signed:
+        """The certificate of a server at these names and addresses."""
+        names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
+        return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> Signed:
+        """The certificate of a user in these groups."""
+        return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
+
+    def _make_certificate(self) -> None:
+        name = _name("batchyard-ca")
+        builder = self._begun(name, _VALID_FOR).issuer_name(name).public_key(self._key.public_key())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _signed(
+        self,
+        begun: x509.CertificateBuilder,
+        usage: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None,
+    ) -> Signed:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = begun.issuer_name(self._certificate.subject).public_key(key.public_key())
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return Signed(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+    def _begun(self, subject: x509.Name, valid_for: Duration) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(to_datetime(self._now - _BEGINS_BEFORE))
+            .not_valid_after(to_datetime(self._now + valid_for))
+        )
+
+
+class SigningKey:
+    """The key in a folder that signs tokens of ServiceAccounts (ES256), made if it is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        """CredentialsError where what is there is not what was made."""
+        path = folder / "tokens.key"
+        if not path.exists():
+            write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _loaded_key(path, "or remove it: all tokens are good no more then")
+        public = self._key.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        digest = hashes.Hash(hashes.SHA256())
+        digest.update(public)
+        self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
+
+    def sign(self, message: bytes) -> bytes:
+        """The signature of a message: its two numbers, one after the other."""
+        numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(_NUMBER_LENGTH, "big") for number in numbers)
+
+    def is_signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether that is the signature of a message."""
+        if len(signature) != 2 * _NUMBER_LENGTH:
+            return False
+        first, second = signature[:_NUMBER_LENGTH], signature[_NUMBER_LENGTH:]
+        encoded = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
+        try:
+            self._key.public_key().verify(encoded, message, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+def kubeconfig(url: str, authority: bytes, user: str, signed: Signed, namespace: str = "") -> str:
+    """A kubeconfig that talks to a server as a user, whole in itself; in a namespace, where one is named."""
+    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
+    secrets = {
+        "client-certificate-data": _base64(signed.certificate),
+        "client-key-data": _base64(signed.key),
+    }
+    context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "batchyard", "cluster": cluster}],
+        "users": [{"name": user, "user": secrets}],
+        "contexts": [{"name": "batchyard", "context": context}],
+        "current-context": "batchyard",
+    }
+    text: str = yaml.safe_dump(config, sort_keys=False)
+    return text
+
+
+def _name(user: str, groups: Sequence[str] = ()) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+
+
+def _general_name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
+    """The key of a file; CredentialsError where there is none in it, or one that we have not made."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise CredentialsError(f"{path} is damaged; {_RESTORE}, {otherwise}")
+    return key
+
+
+def _loaded_certificate(path: Path) -> x509.Certificate:
+    """The certificate of a file; CredentialsError where there is none in it."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CredentialsError(f"{path} is damaged; {_RESTORE}, or remove it: it is made anew") from error
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -1,0 +1,110 @@
+"""What an embedded platform tells at /metrics: all that every platform tells, its requests, its journal, its time."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from batchyard.api import scheme
+from batchyard.apiserver.request import Request, Response, bad_request
+from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.server import ApiServer
+from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import WatchEvent
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import CONTENT_TYPE, PATH, Exposition, Scrape, groups_in
+from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_texts
+from batchyard.metrics.registry import Histograms, text_of
+from batchyard.metrics.requests import RequestFigures
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.metrics import Figures, Observed
+
+_LOG: Final = logging.getLogger("batchyard")
+
+
+class Kept(Protocol):
+    """What is known of the objects that are kept, and of their journal."""
+
+    def counts(self) -> Iterable[tuple[str, int]]:
+        """How many objects there are, by kind."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def journal_bytes(self) -> int:
+        """How much the journal takes."""
+
+
+class EmbeddedFigures:
+    """See the module."""
+
+    def __init__(self, kept: Kept, kernel: LiveKernel, speed: float) -> None:
+        self._kept = kept
+        self._kernel = kernel
+        self._speed = speed
+        self.figures = Figures()
+        self.requests = RequestFigures(ticks)
+        self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
+        #: How many answers go on.
+        self.watches: Callable[[], int] = _none
+        self._simulated = SimulatedGpus()
+        #: The name of the machine if it is a node, and its GPUs; all others are simulated.
+        self.local = ""
+        self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
+
+    def begin(self, observed: Observed, found: Iterable[WatchEvent], server: ApiServer) -> None:
+        """Watch the platform from now on, and tell of it at its server."""
+        self.figures.begin(observed, found)
+        sources = [
+            *self.figures.sources(),
+            ("program", self.requests.texts),
+            ("batchyard", self._own_texts),
+            ("gpus", self._of_gpus),
+        ]
+        exposition, loop = Exposition(sources), asyncio.get_running_loop()
+
+        def answer(request: Request) -> Reply:
+            try:
+                parts = exposition.parts(groups_in(request.query, request.said))
+            except ValueError as error:
+                raise bad_request(str(error)) from error
+            if request.method == "HEAD":
+                return Response(200, "", content_type=CONTENT_TYPE)
+            return Scrape(parts, loop.call_soon)
+
+        server.answer_at(PATH, answer)
+
+    def committed(self, seconds: float) -> None:
+        """A transaction of the journal took that long."""
+        self._commits.observe((), seconds)
+
+    def defect(self, error: Exception) -> None:
+        """Tell of a defect in a controller; it stops nobody else."""
+        self.figures.defects += 1
+        _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
+
+    def _of_gpus(self) -> Iterator[str]:
+        objects = self.figures.objects
+        nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
+        yield ""
+        simulated = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
+        yield from gpu_texts([*self.local_gpus(), *simulated])
+
+    def _own_texts(self) -> Iterator[str]:
+        yield from self._commits.texts()
+        yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._kept.counts()))
+        figures = {
+            "batchyard_revision": self._kept.revision,
+            "batchyard_journal_bytes": self._kept.journal_bytes(),
+            "batchyard_time_seconds": self._kernel.clock() / SECOND,
+            "batchyard_speed": self._speed,
+            "batchyard_watches": self.watches(),
+        }
+        for name, value in figures.items():
+            yield text_of(metric(name), [((), value)])
+
+
+def _none() -> int:
+    return 0

@@ -1,0 +1,349 @@
+"""The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from batchyard.admission_chain import AdmissionChain
+from batchyard.admission_plugins.namespaces import SYSTEM_NAMESPACES, new_namespace
+from batchyard.admission_plugins.service_accounts import default_service_account
+from batchyard.api.meta import Obj, key_of, with_path
+from batchyard.api.scheme import CLUSTER, LEASE
+from batchyard.api.times import parse_time
+from batchyard.apiserver.api_services import api_service_resource
+from batchyard.apiserver.apply.controller_manager import InProcess
+from batchyard.apiserver.audit import Audited, Auditor, no_audit
+from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
+from batchyard.apiserver.auth.security import Security, security_of
+from batchyard.apiserver.auth.tokens import Tokens
+from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.crd.definitions import definition_resource
+from batchyard.apiserver.crd.serving import CustomResources
+from batchyard.apiserver.dashboard import FILES, MODELS, Files, Models
+from batchyard.apiserver.events_v1 import events_resource
+from batchyard.apiserver.kubernetes_service import own_service
+from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.subresources import with_subresources
+from batchyard.apiserver.subresources.decisions import decisions
+from batchyard.apiserver.subresources.forecasts import with_forecasts
+from batchyard.apiserver.subresources.why import Why
+from batchyard.base.instant import Instant
+from batchyard.client.composite import BesideMachine
+from batchyard.client.local import LocalClient
+from batchyard.cloud.cluster_objects import initial_objects
+from batchyard.cloud.simulated import simulated_cloud
+from batchyard.controller_runtime.events import EventRecorder
+from batchyard.dashboard.assets import HEADERS, asset
+from batchyard.dashboard.history import History
+from batchyard.dashboard.pages import Pages, Time
+from batchyard.interfaces.client import Create, EventType, Update, WatchEvent, WriteResult
+from batchyard.interfaces.containers import Containers
+from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.containers import SimulatedContainers
+from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.node_agent import NodeAgents
+from batchyard.nodes.leases import LEASE_NAMESPACE
+from batchyard.scheduling.kueue_configuration import SIMULATED, settings_of
+from batchyard.scheduling.workload_traces import LifeSpans
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.machine import MachineClock
+from batchyard.server.clocks.timers import RealTime
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.forecasting.service import Foresight, Futures
+from batchyard.server.http.dispatcher import Answers, Guard
+from batchyard.server.http.forked_writes import ForkedWork
+from batchyard.server.local_node.containers import BothContainers
+from batchyard.server.local_node.node import LocalNodeParts, local_of
+from batchyard.server.logging.cycles import CycleLog
+from batchyard.server.logging.decisions import DecisionLog
+from batchyard.server.logging.ledger import LiveLedger
+from batchyard.server.metrics import Observed
+from batchyard.server.platform.clock_control import PATH as CLOCK
+from batchyard.server.platform.clock_control import ClockControl
+from batchyard.server.platform.credentials import Authority, SigningKey
+from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, Place
+from batchyard.server.platform.decision_throttle import Pace
+from batchyard.server.platform.group_commit import HISTORY, GroupCommit
+from batchyard.server.platform.metrics import EmbeddedFigures
+from batchyard.server.platform.pod_tokens import pod_token
+from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
+from batchyard.server.platform.status_report import PATH as REPORT
+from batchyard.server.platform.status_report import Report
+from batchyard.store.commit_mark import JournalError
+from batchyard.store.journal import Journal
+from batchyard.store.memory import Store, remembered
+from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+if TYPE_CHECKING:
+    from batchyard.server.logging.spans import SpanExport
+
+_NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
+
+
+class Embedded:
+    """See the module. Made within the event loop that it is to run in."""
+
+    def __init__(
+        self,
+        place: Place,
+        cluster: Obj | None,
+        speed: float,
+        audit: Auditor = no_audit,
+        foresight: Foresight | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
+        self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
+        self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
+        #: Called when nothing can be kept any more.
+        self.on_failure: Callable[[], None] = _nobody
+        self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
+        self._kernel.is_held = self._commit.is_behind
+        report = Report(self._store, place, wall_clock(), speed)
+        self._figures = EmbeddedFigures(report, self._kernel, speed)
+        self._commit.on_commit = self._figures.committed
+        known = self._store.list(CLUSTER)
+        nodes = bool(known) or cluster is not None
+        described = cluster or (known[0] if known else None)
+        local = local_of(described)
+        root = _root_certificate(place, is_mounted=local is not None)
+        kueue = SIMULATED if place.configuration is None else settings_of(place.configuration)
+        settings = Settings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
+        settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
+        self._is_fair = kueue.policy.fair_sharing
+        built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
+        claimed = InProcess(built_in, self._kernel.now).claimed
+        chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
+        self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
+        self._store.listen(chain.observe)
+        tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
+        token = partial(pod_token, tokens, self._client)
+        self._ledger = LiveLedger(place.folder / LEDGER, loop)
+        self._decisions = DecisionLog(
+            EventRecorder(self._client, socket.gethostname()), self._ledger.keep, self._ledger.last
+        )
+        self._spans = _exported(place.traces_to, loop) if place.traces_to else None
+        if self._spans is not None:
+            self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
+            self._figures.figures.also.append(self._spans.texts)
+        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
+        self._runtime = place.runtime
+        self.platform = self._wired(settings, described, speed)
+        self._apart = ForkedWork(loop, self._kernel.post)
+        self._futures = None
+        if foresight is not None:
+            self._futures = Futures(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
+        self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
+        self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
+        self._server.tell_at(REPORT, lambda: self._told(report))
+        timers = RealTime(loop)
+        self._serve_page(security, timers, speed)
+        self._begin_time(timers, speed)
+        self._begin(cluster)
+
+    def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
+        """The API server, with all that is asked of it besides stored objects."""
+        client, now, index = self._client, self._kernel.now, self.platform.index
+        served = with_subresources(built_in, client, self._containers(), index, now)
+        if self._futures is not None:
+            served = with_forecasts(served, client, self._futures)
+        why = Why(self.platform.explainer, now)
+        security = security_of(client, why.with_parts(served), tokens, self._pods_denial)
+        why.authorizer = security.rbac
+        self._store.listen(security.rbac.observe)
+        resources = Resources(security.resources)
+        client.judge_owners(resources.is_namespaced)
+        resources.serve_always(decisions(self._ledger, security.rbac, now))
+        self._store.listen(CustomResources(client, resources, now).observe)
+        self._provided = ProvidedObjects(client, self._kernel, resources.all)
+        self._store.listen(self._provided.observe)
+        server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
+        server.work_out_with(self._apart)
+        if self._futures is not None:
+            self._futures.authorizer = security.rbac
+            server.foresee_with(self._futures.foreseen)
+        return server, security
+
+    def _pods_denial(self) -> str:
+        """Return why only the owner may start pods; '' if this machine isolates them, or is no node."""
+        return "" if self._local is None else self._local.pods_denial
+
+    def _serve_page(self, security: Security, timers: RealTime, speed: float) -> None:
+        """Show what there is to whoever looks with a browser; what happens is noted from now on."""
+        index, clock = self.platform.index, self._kernel.clock
+        self._history = History(clock, index.cluster_queue_of)
+        self._client.subscribe(self._history.observe)
+        pages = Pages(self._client, index, self._history, Time(clock, speed))
+        self._server.answer_below(FILES, Files(asset, HEADERS).answer)
+        self._server.answer_below(MODELS, Models(pages, security.rbac, self._commit, timers).answer)
+
+    def _told(self, report: Report) -> Mapping[str, Any]:
+        local = None if self._local is None else self._local.told()
+        return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
+
+    def _begin_time(self, timers: RealTime, speed: float) -> None:
+        """Follow the machine's clock; or let the owner control a time that runs faster."""
+        if speed == 1:
+            MachineClock(self._kernel, timers, wall_clock).follow()
+            return
+        control = ClockControl(self._kernel, lambda: self._store.revision)
+        self._server.tell_at(CLOCK, control.document)
+        self._server.put_at(CLOCK, control.put)
+
+    def answers(self, guard: Guard | None = None) -> Answers:
+        """What answers requests, watched over by a guard."""
+        figures = self._figures
+        revision = lambda: self._store.revision  # noqa: E731 - a reader of one field
+        answers = Answers(self._server, self._kernel, self._commit, revision, figures.requests, guard)
+        figures.watches = lambda: answers.watches
+        return answers
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why nothing is kept any more; None as long as all is."""
+        return self._commit.failure
+
+    def end_watches(self) -> None:
+        """End what would never end by itself, and what is worked out apart."""
+        self._apart.close()
+        self._commit.end_watches()
+
+    async def close(self) -> None:
+        """Write what is left, and let the file go."""
+        self._kernel.stop()
+        self._apart.close()
+        if self._futures is not None:
+            self._futures.close()
+        if self._local is not None:
+            self._local.close()
+        if self._spans is not None:
+            await self._spans.close()
+        self._ledger.close()
+        await self._commit.close()
+        self._journal.close()
+
+    def _failed(self) -> None:
+        self.on_failure()
+
+    def _wired(self, settings: Settings, cluster: Obj | None, speed: float) -> Platform:
+        nodes, local = settings.with_nodes, self._local
+        name = "" if local is None else local.name
+        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
+        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
+        pace = Pace(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
+        self._figures.figures.also.append(pace.texts)
+        ports = Ports(
+            self._kernel,
+            self._client if local is None else BesideMachine(self._client, local.machine),
+            runtime if local is None else (*runtime, *local.controllers),
+            simulated_cloud(0) if nodes else (),
+            self._decisions,
+            self._figures.figures.cycles.loop,
+            pace,
+            self._figures.defect,
+            CycleLog(self._figures.figures.cycles, None if self._spans is None else self._spans.emit),
+            remembered(self._store),
+        )
+        return build_platform(ports, settings)
+
+    def _containers(self) -> Containers:
+        """The containers of all pods, for those who look at them."""
+        simulated = SimulatedContainers(self._client, self._kernel, self._runtime)
+        self._commit.join(simulated)
+        if self._local is None:
+            return simulated
+        self._commit.join(self._local.containers)
+        return BothContainers(simulated, self._local.containers, self._local.name)
+
+    def _begin(self, cluster: Obj | None) -> None:
+        """Show the controllers what is there, and make what is missing."""
+        found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
+        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
+        self._client.recall(events)
+        self.platform.runner.observe(events)
+        if self._local is not None:
+            self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
+        watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
+        self._figures.begin(watched, events, self._server)
+        self._history.observe(events)
+        # The accounts as well: their controller waits behind other work of the start, and pods are refused without.
+        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
+        wanted += map(provided_role, bootstrap_roles())
+        if cluster is not None:
+            wanted += initial_objects(cluster)
+            self._kernel.post(lambda: self._remember_local(cluster))
+        self._kernel.post(lambda: self._make(wanted))
+        self._provided.begin()
+
+    def _remember_local(self, cluster: Obj) -> None:
+        """What was said of this machine last counts, also when nothing is said the next time."""
+        stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
+        if stored is not None and stored["spec"].get("local") != local:
+            self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
+
+    def listener_among_pods(self) -> tuple[str, socket.socket] | None:
+        """Where pods that have a network of their own reach the platform: its address there, and what listens."""
+        return None if self._local is None else self._local.listener_among_pods()
+
+    def reached_at(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
+        """Say where the platform is reached from now on, in the Service `kubernetes`; also by pods, where they may."""
+        wanted = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
+        self._kernel.post(lambda: self._put(wanted))
+
+    def _put(self, wanted: Iterable[Obj]) -> None:
+        """Make objects, or let them be again as they are wanted."""
+        for obj in wanted:
+            found = self._client.get(key_of(obj))
+            write = Create(obj) if found is None else Update({**found, **obj, "metadata": found["metadata"]})
+            self._client.submit([write], _must_succeed)
+
+    def _make(self, wanted: Iterable[Obj]) -> None:
+        for obj in wanted:
+            if self._client.get(key_of(obj)) is None:
+                self._client.submit([Create(obj)], _must_succeed)
+
+
+def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+    from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loads an HTTP client, a tenth of a second
+
+    return SpanExport(url, loop)
+
+
+def _root_certificate(place: Place, *, is_mounted: bool) -> str:
+    """What the server's certificate is signed by; where it has none, a comment if containers are to find a file."""
+    if place.is_insecure:
+        return _NO_CERTIFICATE if is_mounted else ""
+    return Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
+
+
+def _last_instant(store: Store) -> Instant:
+    """The latest instant that any object tells of its birth, or a node's Lease: time that ran faster does not run back.
+
+    What other Leases say is their holders' own: anybody may write one.
+    """
+    born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
+    renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
+    return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
+
+
+def _both(one: Auditor, other: Auditor) -> Auditor:
+    """Both take note."""
+
+    def note(audited: Audited) -> None:
+        one(audited)
+        other(audited)
+
+    return note
+
+
+def _nobody() -> None:
+    pass
+
+
+def _must_succeed(result: WriteResult) -> None:
+    if result.error is not None:
+        raise result.error

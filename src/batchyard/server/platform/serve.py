@@ -1,0 +1,173 @@
+"""Serving an embedded platform: its port, TLS, signals, and its end in order."""
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from functools import partial
+from typing import Final, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.audit import no_audit
+from batchyard.apiserver.auth.authentication import MASTERS
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.forecasting.service import Foresight
+from batchyard.server.http.connections import Connections
+from batchyard.server.http.flow_control import Turns
+from batchyard.server.http.protocol import HEAD_WITHIN, HttpConnection
+from batchyard.server.http.tls import server_context
+from batchyard.server.http.watchdog import LoopGuard
+from batchyard.server.logging.audit import AuditLog
+from batchyard.server.platform.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
+from batchyard.server.platform.data_dir import KUBECONFIG, LOOPBACK, Place, forget_state, write_private, write_state
+from batchyard.server.platform.gc_tuning import seldom_collected
+from batchyard.server.platform.platform import Embedded
+
+#: How long requests may take to end when the platform is told to.
+REQUESTS_END_WITHIN: Final = 2  # seconds
+#: Connections that may wait to be taken.
+_BACKLOG: Final = 2048
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
+_SERVER: Final = "server.pem"
+#: What pods call the platform, besides its address.
+_NAMES_AMONG_PODS: Final = tuple(
+    f"kubernetes{rest}" for rest in ("", ".default", ".default.svc", ".default.svc.cluster.local")
+)
+#: Seconds that the thread which writes the journal waits for its turn at most; it needs it a dozen times for each
+#: transaction, for moments.
+_TURN_WITHIN: Final = 0.0005
+
+
+class PortError(Exception):
+    """The platform cannot listen where it is told to; says why and what to do."""
+
+
+async def serve(
+    place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], foresight: Foresight | None = None
+) -> None:
+    """Run the embedded platform until it is told to end; `ready` is told its address once it listens.
+
+    `foresight` tells of the future; without it nobody is told.
+
+    PortError if it cannot listen; JournalError if the journal cannot be used, or no longer.
+    """
+    audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
+    with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
+        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note, foresight)
+        try:
+            with seldom_collected(asyncio.get_running_loop()):
+                await _serve_on(listener, place, embedded, ready)
+        finally:
+            await embedded.close()
+    if embedded.failure is not None:
+        raise embedded.failure
+
+
+async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, ready: Callable[[str], None]) -> None:
+    forget_state(place.folder)
+    address, port = listener.getsockname()[:2]
+    url = _url(place, port)
+    among_pods = None if place.is_insecure else embedded.listener_among_pods()  # who is asked for nothing may anything
+    own = LOOPBACK if address in _EVERYWHERE else address
+    embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
+    context = None if place.is_insecure else _secured(place, url, among_pods)
+    listeners = [listener, *(among_pods[1:] if among_pods else ())]
+    guard = LoopGuard(asyncio.get_running_loop(), listeners, None if context is None else place.folder / _SERVER)
+    with closing(guard):
+        await _answer(place, url, embedded, _Sockets(listeners, context), guard, ready)
+
+
+async def _answer(
+    place: Place, url: str, embedded: Embedded, sockets: "_Sockets", guard: LoopGuard, ready: Callable[[str], None]
+) -> None:
+    """Answer requests until the platform is told to end, and then those that are under way."""
+    answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
+    _end_when_told(ended, embedded)
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    connect = partial(HttpConnection, answers, connections, turns, is_secure=sockets.context is not None)
+    _take_all_files()
+    sys.setswitchinterval(_TURN_WITHIN)
+    within = None if sockets.context is None else HEAD_WITHIN
+    servers = [
+        await loop.create_server(
+            connect, sock=each, ssl=sockets.context, backlog=_BACKLOG, ssl_handshake_timeout=within
+        )
+        for each in sockets.listeners
+    ]
+    write_state(place.folder, url, guard.pid)
+    ready(url)
+    await ended.wait()
+    for server in servers:
+        server.close()
+    answers.end()
+    await connections.end(REQUESTS_END_WITHIN)
+    forget_state(place.folder)
+
+
+class _Sockets(NamedTuple):
+    """Where the platform listens, and how it speaks there."""
+
+    listeners: Sequence[socket.socket]
+    context: ssl.SSLContext | None
+
+
+def _take_all_files() -> None:
+    """Have as many files open as this process ever may: connections that are not served yet take some, too."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _listener(place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+    both = place.address in _EVERYWHERE and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # below zero: of who looks names up
+            raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        told = f"port {place.port} of {place.address}: {why}"
+        raise PortError(f"{told}; name another with --port, or none for any that is free") from error
+
+
+def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
+    """End on a signal, or when nothing can be kept any more; a second Ctrl-C ends at once, as suddenly as a crash."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        embedded.end_watches()
+        ended.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for told in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(told, end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: whoever closes the terminal wants it to go on
+        loop.add_signal_handler(signal.SIGHUP, end)
+    embedded.on_failure = end
+
+
+def _url(place: Place, port: int) -> str:
+    """How it is reached; where it listens everywhere, from this machine."""
+    host = LOOPBACK if place.address in _EVERYWHERE else place.address
+    return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _secured(place: Place, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
+    """The certificate of the server, and a kubeconfig with one of the owner's, both made anew."""
+    authority = Authority(place.folder, wall_clock())
+    names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())
+    signed = authority.server([name for name in names if name not in _EVERYWHERE])
+    write_private(place.folder / _SERVER, signed.certificate + signed.key)
+    known = authority.certificate_file.read_bytes()
+    admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
+    write_private(place.folder / KUBECONFIG, admin.encode())
+    return server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))

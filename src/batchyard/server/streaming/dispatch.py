@@ -1,0 +1,64 @@
+"""Answers that are conversations: the head that says so, and who speaks then on the connection."""
+
+from collections.abc import Callable
+from typing import Final
+
+from batchyard.apiserver.request import Request
+from batchyard.apiserver.responses import Command, Conversation
+from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
+from batchyard.server.streaming.exec_spdy import CommandStreams
+from batchyard.server.streaming.exec_websocket import CommandChannels
+from batchyard.server.streaming.portforward_spdy import PortStreams
+from batchyard.server.streaming.portforward_websocket import PortChannels
+from batchyard.server.streaming.upgraded_connection import Speaker, UpgradedConnection
+from batchyard.server.streaming.websocket import WebSocket, accepted
+
+_SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
+
+
+def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
+    """The head of the answer that hands a connection over."""
+    upgrade = answer.upgrade
+    if upgrade.to == WEBSOCKET:
+        key = accepted(request.headers["sec-websocket-key"])
+        said = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\nsec-websocket-protocol: {upgrade.protocol}\r\n"
+    else:
+        said = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+    return _SWITCHING % (date, said.encode("ascii"))
+
+
+def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
+    """Let an answer be spoken on a connection, that was sent something already; `over` once the connection is gone."""
+    speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
+    wire.speak(_Last(speaker, over), rest)
+
+
+def _over_websocket(answer: Conversation, wire: UpgradedConnection) -> Speaker:
+    socket = WebSocket(wire)
+    if isinstance(answer, Command):
+        CommandChannels(socket, answer)
+    elif answer.ports:
+        PortChannels(socket, answer)
+    else:
+        socket.tell(PortStreams(socket, answer))
+    return socket
+
+
+def _over_spdy(answer: Conversation, wire: UpgradedConnection) -> Speaker:
+    return CommandStreams(wire, answer) if isinstance(answer, Command) else PortStreams(wire, answer)
+
+
+class _Last:
+    """A speaker, and what is to be done when the connection is gone."""
+
+    def __init__(self, speaker: Speaker, over: Callable[[], None]) -> None:
+        self._over = over
+        self.fed = speaker.fed
+        self.may_write = speaker.may_write
+        self.ends = speaker.ends
+        self._lost = speaker.lost
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._lost()
+        self._over()

@@ -1,0 +1,109 @@
+"""A command over SPDY, as clients without WebSockets talk to it: a stream each way, and one to tell how it ended.
+
+Source: k8s.io/cri-streaming pkg/streaming/remotecommand/httpstream.go.
+"""
+
+from typing import Final
+
+import msgspec
+
+from batchyard.apiserver.responses import Command
+from batchyard.interfaces.containers import Ending, ProcessSession
+from batchyard.server.streaming import spdy
+from batchyard.server.streaming.exec_websocket import Sizes
+from batchyard.server.streaming.portforward_spdy import Sink
+from batchyard.server.streaming.spdy import PROTOCOL_ERROR, Event, Opened, Part, Ping, SpdyFrames
+
+_ERROR: Final = "error"
+_RESIZE: Final = "resize"
+
+
+class CommandStreams:
+    """See the module."""
+
+    def __init__(self, sink: Sink, command: Command) -> None:
+        self._sink = sink
+        self._command = command
+        self._frames = SpdyFrames()
+        self._sizes = Sizes()
+        self._session: ProcessSession | None = None
+        self._streams: dict[str, int] = {}
+        wanted = command.streams
+        asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _RESIZE: wanted.tty}
+        #: The streams that the client has to open before anything begins.
+        self._awaited = {_ERROR, *(name for name, is_wanted in asked.items() if is_wanted)}
+
+    # --- what the connection tells ---
+
+    def fed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        try:
+            for event in self._frames.fed(data):
+                self._take(event)
+        except spdy.SpdyError:
+            self.lost()
+            self._sink.close()
+
+    def may_write(self, *, may: bool) -> None:
+        """Whether the client takes more: if not, the command's outputs wait."""
+        if self._session is not None:
+            self._session.listen(listens=may)
+
+    def ends(self) -> None:
+        """The platform ends."""
+        self.lost()
+        self._sink.send(spdy.go_away())
+        self._sink.close()
+
+    def lost(self) -> None:
+        """Nobody talks to the command any more."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- what the command tells ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Take what the command wrote."""
+        self._sink.send(spdy.data(self._streams[output], data))
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Whether the command reads: if not, the client waits."""
+        self._sink.listen(listens=wants)
+
+    def ended(self, ending: Ending) -> None:
+        """The command has ended."""
+        self._session = None
+        status = msgspec.json.encode(self._command.status(ending))
+        self._sink.send(spdy.data(self._streams[_ERROR], status))
+        for stream in self._streams.values():
+            self._sink.send(spdy.data(stream, b"", is_last=True))
+        self._sink.close()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Ping):
+            self._sink.send(spdy.ping(event.number))
+        elif isinstance(event, Opened):
+            self._open(event)
+        elif isinstance(event, Part) and self._session is not None:
+            self._take_part(event, self._session)
+
+    def _open(self, opened: Opened) -> None:
+        kind = opened.headers.get("streamtype", "")
+        if kind not in self._awaited:
+            self._sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
+            return
+        self._awaited.discard(kind)
+        self._streams[kind] = opened.stream
+        self._sink.send(self._frames.accept(opened.stream))
+        if not self._awaited:
+            self._session = self._command.open(self)
+
+    def _take_part(self, part: Part, session: ProcessSession) -> None:
+        if part.stream == self._streams.get("stdin"):
+            session.write(part.data)
+            if part.is_last:
+                session.end_input()
+        elif part.stream == self._streams.get(_RESIZE):
+            for columns, rows in self._sizes.fed(part.data):
+                session.resize(columns, rows)

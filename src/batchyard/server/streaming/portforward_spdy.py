@@ -1,0 +1,204 @@
+"""Ports of a pod over SPDY: for each connection its client opens a stream for data and one for what goes wrong.
+
+SPDY is spoken on the connection itself or, by newer clients, over a WebSocket on it. Source: k8s.io/cri-streaming
+pkg/streaming/portforward/httpstream.go.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from batchyard.apiserver.responses import Forwarding
+from batchyard.interfaces.containers import ByteStream, Ending
+from batchyard.server.streaming import spdy
+from batchyard.server.streaming.spdy import (
+    CANCEL,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    Event,
+    Opened,
+    Part,
+    Ping,
+    SpdyFrames,
+)
+
+#: Streams that a connection may have open.
+STREAMS_MAX: Final = 2000
+
+
+class Sink(Protocol):
+    """The connection under SPDY."""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def listen(self, *, listens: bool) -> None:
+        """Whether more is to come."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class PortStreams:
+    """See the module."""
+
+    def __init__(self, sink: Sink, forwarding: Forwarding) -> None:
+        self.forwarding = forwarding
+        self.sink = sink
+        self._frames = SpdyFrames()
+        self._last = 0
+        #: By the number of either of its streams, and by that of its request while it has one stream alone.
+        self._by_stream: dict[int, _Pair] = {}
+        self._waiting: dict[str, _Pair] = {}
+        #: Whose ports do not take more.
+        self._full: set[_Pair] = set()
+
+    # --- what the connection tells ---
+
+    def fed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        try:
+            for event in self._frames.fed(data):
+                self._take(event)
+        except spdy.SpdyError:
+            self.lost()
+            self.sink.close()
+
+    def part(self, data: bytes, *, is_first: bool) -> None:
+        """The same over a WebSocket: where its messages begin does not matter."""
+        self.fed(data)
+
+    def may_write(self, *, may: bool) -> None:
+        """Whether the client takes more: if not, the ports wait."""
+        for pair in dict.fromkeys(self._by_stream.values()):
+            pair.listen(listens=may)
+
+    def ends(self) -> None:
+        """The platform ends."""
+        self.lost()
+        self.sink.send(spdy.go_away())
+        self.sink.close()
+
+    def lost(self) -> None:
+        """Nobody talks to the ports any more."""
+        for pair in dict.fromkeys((*self._by_stream.values(), *self._waiting.values())):
+            pair.close()
+        self._by_stream.clear()
+        self._waiting.clear()
+
+    # --- what pairs tell ---
+
+    def wants_more(self, pair: "_Pair", *, wants: bool) -> None:
+        """Whether a port takes more: if not, the client waits with all it has for any."""
+        (self._full.discard if wants else self._full.add)(pair)
+        self.sink.listen(listens=not self._full)
+
+    def forget(self, pair: "_Pair") -> None:
+        """A pair has ended."""
+        for stream in pair.streams.values():
+            self._by_stream.pop(stream, None)
+        self._waiting = {request: waiting for request, waiting in self._waiting.items() if waiting is not pair}
+        if pair in self._full:
+            self.wants_more(pair, wants=True)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Ping):
+            self.sink.send(spdy.ping(event.number))
+        elif isinstance(event, Opened):
+            self._open(event)
+        elif (pair := self._by_stream.get(event.stream)) is None:
+            return
+        elif isinstance(event, Part):
+            pair.take(event)
+        else:
+            pair.reset(event.stream)
+
+    def _open(self, opened: Opened) -> None:
+        kind, port = opened.headers.get("streamtype", ""), _port(opened.headers)
+        if opened.stream <= self._last or kind not in {"data", "error"} or port is None:
+            self.sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
+            return
+        self._last = opened.stream
+        request = opened.headers.get("requestid") or str(opened.stream - (2 if kind == "data" else 0))
+        pair = self._waiting.pop(request, None) or _Pair(self, port)
+        if kind in pair.streams or len(self._by_stream) >= STREAMS_MAX:
+            self.sink.send(spdy.reset(opened.stream, REFUSED_STREAM))
+            return
+        pair.streams[kind] = opened.stream
+        self._by_stream[opened.stream] = pair
+        self.sink.send(self._frames.accept(opened.stream))
+        if len(pair.streams) == 2:
+            pair.connect()
+        else:
+            self._waiting[request] = pair
+
+
+class _Pair:
+    """The two streams of one connection to a port."""
+
+    def __init__(self, all_streams: PortStreams, port: int) -> None:
+        self._all = all_streams
+        self._port = port
+        self._session: ByteStream | None = None
+        #: `data` and `error`.
+        self.streams: dict[str, int] = {}
+
+    def connect(self) -> None:
+        """Connect to the port."""
+        self._session = self._all.forwarding.connect(self._port, self)
+
+    def take(self, data: Part) -> None:
+        """Take what the client sends; of the error's stream nobody wants anything."""
+        if self._session is not None and data.stream == self.streams["data"]:
+            self._session.write(data.data)
+            if data.is_last:
+                self._session.end_input()
+
+    def reset(self, stream: int) -> None:
+        """The client has enough: of the data he is told that nothing went wrong."""
+        if stream == self.streams.get("data"):
+            self.close()
+            self._end(self.streams.get("error"))
+            self._all.forget(self)
+
+    def listen(self, *, listens: bool) -> None:
+        """Whether anything is to be taken from the port."""
+        if self._session is not None:
+            self._session.listen(listens=listens)
+
+    def close(self) -> None:
+        """Let the port go."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- what the port tells ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Take what the port sent."""
+        self._all.sink.send(spdy.data(self.streams["data"], data))
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Whether the port takes more."""
+        self._all.wants_more(self, wants=wants)
+
+    def ended(self, ending: Ending) -> None:
+        """The port is closed, or cannot be reached."""
+        self._session = None
+        if ending.failure:
+            told = self._all.forwarding.failure(self._port, ending).encode()
+            self._all.sink.send(spdy.data(self.streams["error"], told))
+        self._end(self.streams["error"])
+        if ending.failure:
+            self._all.sink.send(spdy.reset(self.streams["data"], CANCEL))
+        else:
+            self._end(self.streams["data"])
+        self._all.forget(self)
+
+    def _end(self, stream: int | None) -> None:
+        if stream is not None:
+            self._all.sink.send(spdy.data(stream, b"", is_last=True))
+
+
+def _port(headers: Mapping[str, str]) -> int | None:
+    text = headers.get("port", "")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 6 and 0 < int(text) < 65536 else None

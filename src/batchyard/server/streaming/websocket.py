@@ -1,0 +1,134 @@
+"""WebSockets (RFC 6455) as a server speaks them: messages in and out. The frames are wsproto's."""
+
+import base64
+import hashlib
+from typing import Final, Protocol
+
+from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
+
+from batchyard.server.streaming.upgraded_connection import Wire
+
+#: What RFC 6455 has hashed together with the key of a handshake.
+_MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
+
+
+class Messages(Protocol):
+    """Who takes the messages of a WebSocket, in the parts in which they come."""
+
+    def part(self, data: bytes, *, is_first: bool) -> None:
+        """Take a part of a message, or the first one of the next."""
+
+    def may_write(self, *, may: bool) -> None:
+        """Whether the other end takes more."""
+
+    def ends(self) -> None:
+        """The platform ends."""
+
+    def lost(self) -> None:
+        """Nobody is at the other end any more."""
+
+
+class WebSocket:
+    """One WebSocket on a connection."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._frames = FrameProtocol(client=False, extensions=[])
+        self._messages: Messages | None = None
+        self._is_closed = False
+        self._is_between = True
+        self._may_write = True
+        self._ping: bytes | None = None
+
+    def tell(self, messages: Messages) -> None:
+        """Tell somebody of messages."""
+        self._messages = messages
+
+    def send(self, data: bytes) -> None:
+        """Send a message."""
+        if not self._is_closed:
+            self._wire.send(bytes(self._frames.send_data(data, fin=True)))
+
+    def listen(self, *, listens: bool) -> None:
+        """Whether more is to be told of."""
+        self._wire.listen(listens=listens)
+
+    def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
+        """Say that nothing more is said, and wait for the other end to say so too."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._wire.send(bytes(self._frames.close(code)))
+            self._wire.close()
+
+    # --- what the connection tells ---
+
+    def fed(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        self._frames.receive_bytes(data)
+        try:
+            for frame in self._frames.received_frames():
+                self._take(frame)
+        except ParseFailed as failure:
+            self._gone()
+            self.close(failure.code)
+            self._wire.close(at_once=True)
+
+    def may_write(self, *, may: bool) -> None:
+        """Whether the other end takes more. Of pings that come while it does not only the last is answered."""
+        self._may_write = may
+        if may and self._ping is not None:
+            ping, self._ping = self._ping, None
+            self._wire.send(bytes(self._frames.pong(ping)))
+        if self._messages is not None:
+            self._messages.may_write(may=may)
+
+    def ends(self) -> None:
+        """The platform ends."""
+        if self._messages is not None:
+            self._messages.ends()
+        self._gone()
+        self.close(CloseReason.GOING_AWAY)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._is_closed = True
+        self._gone()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self._gone()
+            self.close()
+            self._wire.close(at_once=True)
+        elif self._is_closed:
+            return
+        elif frame.opcode is Opcode.PING:
+            self._answer_ping(_bytes(frame))
+        elif frame.opcode in _DATA and self._messages is not None:
+            is_first, self._is_between = self._is_between, frame.message_finished
+            self._messages.part(_bytes(frame), is_first=is_first)
+
+    def _answer_ping(self, payload: bytes) -> None:
+        if self._may_write:
+            self._wire.send(bytes(self._frames.pong(payload)))
+        else:
+            self._ping = payload
+
+    def _gone(self) -> None:
+        """Nobody listens any more."""
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            messages.lost()
+
+
+def _bytes(frame: Frame) -> bytes:
+    """What a frame of data holds; text as it came."""
+    payload = frame.payload
+    assert not isinstance(payload, tuple), "what is said with a close is no data"
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
+
+
+def accepted(key: str) -> str:
+    """What a server answers to the key of a handshake."""
+    digest = hashlib.sha1(key.encode("latin-1") + _MAGIC, usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode("ascii")

@@ -1,0 +1,171 @@
+"""A follower for each cohort tree: what happens in one tree bears on no other, so each has an order of its own.
+
+Upstream takes a head of every ClusterQueue in one cycle, of all trees; but none of them changes what becomes of those
+of another tree (`nominate` and `processEntry` in pkg/scheduler/scheduler.go look at the ClusterQueue's own tree alone).
+Two trees that join, as where a Cohort gets a parent, have one follower from then on: the greater one's, which is shown
+what the other was shown, and then what that was not shown yet. Where a tree falls apart its follower goes on with all
+parts until both schedulers are level; then each part begins anew with what is there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cycle import Policy
+from batchyard.shadow.findings import Counts, Finding
+from batchyard.shadow.follower import Follower, Trees, may_part, nodes_of, sorted_out
+from batchyard.shadow.observed import Signature
+from batchyard.shadow.state import Terms
+from batchyard.shadow.steps import Steps
+
+
+class Followers:
+    """See the module."""
+
+    def __init__(
+        self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
+    ) -> None:
+        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        self._new = partial(Follower, policy, terms, tell, knows)
+        self._steps = Steps(terms, knows)
+        self._held_back = terms.held_back
+        self._patience = terms.patience
+        self._tell = tell
+        self._trees = Trees()
+        self._followers: dict[int, Follower] = {}
+        #: What bears on all trees.
+        self._shared: dict[Key, WatchEvent] = {}
+        #: Trees that may have fallen apart, each with since when.
+        self._may_part: dict[int, Instant] = {}
+        #: What was found out about the other: a new follower begins with it.
+        self._gathers = terms.gathers
+        #: What came of followers that are no more.
+        self._past = Counts()
+        self._past_reordered = 0
+
+    @property
+    def counts(self) -> Counts:
+        """What came of it so far."""
+        counts = self._past.plus(self._steps.counts)
+        for follower in self._followers.values():
+            counts = counts.plus(follower.counts)
+        return counts
+
+    @property
+    def waiting(self) -> int:
+        """How many changes are not yet compared."""
+        return sum(follower.waiting for follower in self._followers.values())
+
+    @property
+    def reordered(self) -> int:
+        """How often another order was what it took."""
+        return self._past_reordered + sum(follower.reordered for follower in self._followers.values())
+
+    @property
+    def trees(self) -> int:
+        """How many trees are followed."""
+        return len(self._followers)
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
+        if self._held_back is not None:
+            self._held_back.recall(_workloads(events), now)
+        missed: dict[str, Signature] = {}
+        for tree in list(self._followers):
+            follower = self._let_go(tree)
+            missed |= follower.missed
+            self._past.unseen += follower.undecided
+        self._trees = Trees()
+        self._steps.recall(events, now)
+        self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
+        self._begin(events, missed, now)
+
+    def unseen(self, count: int) -> None:
+        """So many decisions are not compared."""
+        self._past.unseen += count
+
+    def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Changes of one kind, in the order in which they came; none where time has passed, or more is known."""
+        if self._held_back is not None:
+            self._held_back.observe(_workloads(events), now)
+        given = self._given(events, now)
+        for tree, follower in list(self._followers.items()):
+            if tree in given or follower.is_due(now):
+                follower.observe(given.get(tree, ()), now)
+                self._split_if_parted(tree, now)
+        for finding in self._steps.observe(events, now):
+            self._tell(finding)
+
+    def next_look(self) -> Instant | None:
+        """When to look again, if nothing comes before."""
+        times = (self._steps.next_look(), *(follower.look_at for follower in self._followers.values()))
+        return min((time for time in times if time is not None), default=None)
+
+    def _given(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
+        """Changes by the tree that they are of."""
+        if events and not nodes_of(events[0].key, events[0].obj):
+            self._note(events)
+            return dict.fromkeys(self._followers, events)
+        given: dict[int, list[WatchEvent]] = {}
+        for event in events:
+            tree, others = self._trees.join(nodes_of(event.key, event.obj))
+            for other in others:
+                given.setdefault(tree, []).extend(given.pop(other, ()))
+                self._join(other, tree, now)
+            if tree not in self._followers:
+                self._followers[tree] = self._begun((), {}, now)
+            if may_part(event):
+                self._may_part[tree] = now
+            given.setdefault(tree, []).append(event)
+        return {**given}
+
+    def _note(self, events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            self._shared.pop(event.key, None)
+            if event.type is not EventType.DELETED:
+                self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
+
+    def _begin(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
+        """A follower for each tree of these objects."""
+        for tree, own in sorted_out(events, self._trees).items():
+            self._followers[tree] = self._begun(own, missed, now)
+
+    def _begun(self, own: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> Follower:
+        follower = self._new()
+        follower.gathers = self._gathers
+        follower.recall([*self._shared.values(), *own], missed, now)
+        return follower
+
+    def _join(self, part: int, tree: int, now: Instant) -> None:
+        """One tree has become part of another."""
+        if part in self._may_part:
+            self._may_part[tree] = now
+        self._followers[tree].take_over(self._let_go(part), now)
+
+    def _split_if_parted(self, tree: int, now: Instant) -> None:
+        """Followers of their own for the parts of a tree, if it fell apart and nothing from before is to come."""
+        since, follower = self._may_part.get(tree), self._followers[tree]
+        if since is None or now - since < self._patience or not follower.is_level:
+            return
+        del self._may_part[tree]
+        own = follower.shown()
+        if len(sorted_out(own, Trees())) != 1:
+            self._let_go(tree)
+            self._trees.forget(tree)
+            self._begin(own, follower.missed, now)
+
+    def _let_go(self, tree: int) -> Follower:
+        """Follow a tree no more; what came of it stays counted."""
+        follower = self._followers.pop(tree)
+        self._may_part.pop(tree, None)
+        self._past = self._past.plus(follower.counts)
+        self._past_reordered += follower.reordered
+        self._gathers = follower.gathers
+        return follower
+
+
+def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
+    return [event for event in events if event.key.kind == scheme.WORKLOAD]

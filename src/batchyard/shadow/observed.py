@@ -1,0 +1,310 @@
+"""What another scheduler decided, told from the changes of Workloads.
+
+A reservation of quota and an eviction for a preemptor are decisions; whatever else changes is what decisions are made
+upon. A Workload that is there with quota when it is seen first was made without: that is told as two changes.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.decisions import Admit, Decision, Preempt
+from batchyard.scheduling.messages import preemptor_uid_of
+from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload.pending_reason import VERDICTS
+
+#: What it says of one who waits for victims to go, and of one who will fit once those of others are gone.
+_FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
+
+#: All of a Workload that decisions go by.
+_ALL_THAT_MATTERS: Final = attrgetter(
+    *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
+    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
+)
+
+#: Of each pod set its name, how many pods, and the flavor of each resource.
+PodSets: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
+
+
+class ObservedAdmitted(NamedTuple):
+    """Quota is reserved for a Workload."""
+
+    workload: str
+    queue: str
+    pod_sets: PodSets
+
+
+class Preempted(NamedTuple):
+    """A Workload is evicted for another, which is known by its uid."""
+
+    workload: str
+    reason: str
+    by: str
+
+
+Observed: TypeAlias = ObservedAdmitted | Preempted
+
+
+class Change(NamedTuple):
+    """One change, and what was decided by it; None where that is nothing."""
+
+    event: WatchEvent
+    decision: Observed | None = None
+    #: Whether quota was given and taken and given again unseen: it is not known what was decided.
+    is_unseen: bool = False
+    #: Whether it bears on no decision, as that pods are ready does: it may be seen before or after any.
+    is_idle: bool = False
+
+
+def changes_of(event: WatchEvent) -> Iterator[Change]:
+    """What a watch event says."""
+    if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
+        yield Change(event)
+        return
+    view = workload_view(event.obj)
+    before = None if event.old is None else workload_view(event.old)
+    if before is None and view.quota_reserved:
+        bare = {field: value for field, value in event.obj.items() if field != "status"}
+        yield Change(event._replace(obj=bare))
+        event, before = event._replace(type=EventType.MODIFIED, old=bare), workload_view(bare)
+    if before is None:
+        yield Change(event)
+    elif view.quota_reserved and not before.quota_reserved:
+        yield Change(event, admitted_of(view))
+    elif view.finished or before.finished:
+        yield Change(event)  # an eviction that was written too late takes nothing, though it may undo the end at first
+    elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
+        yield Change(event, preempted)
+    else:
+        yield Change(event, None, _was_given_anew(view, before), _is_idle(event, view, before))
+
+
+def admitted_of(view: WorkloadView) -> ObservedAdmitted:
+    """What quota a Workload has been given."""
+    pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
+    return ObservedAdmitted(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
+
+
+def predicted_of(decision: Admit) -> ObservedAdmitted:
+    """The same of a decision of ours."""
+    pod_sets = (
+        (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
+        for each in decision.assignment.pod_sets
+    )
+    return ObservedAdmitted(decision.head.workload.key, decision.queue.name, tuple(sorted(pod_sets)))
+
+
+def preempted_of(obj: Obj, view: WorkloadView) -> Preempted | None:
+    """Why a Workload was preempted; None where it was evicted for something else."""
+    evicted, preempted = find_condition(obj, r.EVICTED), find_condition(obj, r.PREEMPTED)
+    if evicted is None or evicted["reason"] != r.EVICTED_BY_PREEMPTION or preempted is None:
+        return None
+    by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
+    return Preempted(view.key, str(preempted["reason"]), by)
+
+
+def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
+    is_said_anew = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
+    return not is_said_anew and _ALL_THAT_MATTERS(view) == _ALL_THAT_MATTERS(before)
+
+
+def waits_for_victims(obj: Obj) -> bool | None:
+    """Whether a Workload is said to wait for victims to go; None where it is not said why it waits."""
+    condition = find_condition(obj, r.QUOTA_RESERVED)
+    if condition is None or condition["status"] == "True":
+        return None
+    message = condition.get("message") or ""
+    if any(words in message for words in _FOR_VICTIMS):
+        return True
+    is_verdict = condition["reason"] in VERDICTS or message.startswith("couldn't assign flavors")
+    return False if is_verdict else None
+
+
+def _was_given_anew(view: WorkloadView, before: WorkloadView) -> bool:
+    both = view.quota_reserved and before.quota_reserved
+    return both and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
+
+
+# --- backlog ---
+#
+# Changes that a model was not shown yet, in the order in which they came; each object's own stay in theirs.
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A change that the model was not shown yet."""
+
+    change: Change
+    came: Instant
+
+    @property
+    def key(self) -> Key:
+        """The object that changed."""
+        return self.change.event.key
+
+
+class Backlog:
+    """See the module. Changes go by the number of their arrival."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, Item] = {}
+        #: Those by which something was decided.
+        self.decided: dict[int, None] = {}
+        self._arrived = 0
+        self._by_key: dict[Key, deque[int]] = {}
+
+    def add(self, change: Change, now: Instant) -> None:
+        """One more has come."""
+        self._arrived += 1
+        self.items[self._arrived] = Item(change, now)
+        self._by_key.setdefault(change.event.key, deque()).append(self._arrived)
+        if change.decision is not None:
+            self.decided[self._arrived] = None
+
+    @property
+    def undecided(self) -> int:
+        """How many decisions there are that are not compared yet."""
+        return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
+
+    def take(self, number: int) -> Item:
+        """One is shown now."""
+        item = self.items.pop(number)
+        self.decided.pop(number, None)
+        numbers = self._by_key[item.key]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_key[item.key]
+        return item
+
+    def front(self, workload: str) -> int | None:
+        """The first change of a Workload that bears on decisions, if something was decided by it; else None."""
+        number = self._front(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        return number if number in self.decided else None
+
+    def is_front(self, number: int) -> bool:
+        """Whether it is the first of its object that bears on decisions."""
+        return self._front(self.items[number].key) == number
+
+    def before(self, number: int) -> list[int]:
+        """Those of the same object that came before."""
+        return [each for each in self._by_key[self.items[number].key] if each < number]
+
+    def _front(self, key: Key) -> int | None:
+        numbers = self._by_key.get(key, ())
+        return next((number for number in numbers if not self.items[number].change.is_idle), None)
+
+    def fronts(self) -> Iterator[int]:
+        """Those by which something was decided that are the first of their objects."""
+        return (number for number in list(self.decided) if self.is_front(number))
+
+    def evictions_for(self, uid: str) -> dict[int, Preempted]:
+        """Who was evicted for the Workload of that uid."""
+        found: dict[int, Preempted] = {}
+        for number in self.fronts():
+            preempted = self.items[number].change.decision
+            if isinstance(preempted, Preempted) and preempted.by == uid:
+                found[number] = preempted
+        return found
+
+
+# --- likeness ---
+#
+# Which decisions are equal though they differ: victims that are alike in all that either scheduler goes by.
+#
+# In the memory of the other scheduler the instant of a reservation is exact; in the objects it is whole seconds, and
+# uids
+# decide what these leave open. So of two in one queue, with one priority and the same usage, reserved within a second
+# of
+# each other, either may go. Source: Kueue's pkg/scheduler/preemption/common (CandidatesOrdering).
+
+
+#: Instants that differ by no more may be one.
+_WITHIN: Final = SECOND
+
+
+def swapped(decision: Preempt, seen: Mapping[int, Preempted], snapshot: Snapshot) -> Sequence[int] | None:
+    """The evictions that were seen, if they are those that were predicted but for victims that are alike; else None."""
+    wanted = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
+    if len(seen) != len(wanted):
+        return None
+    left = {number: each for number, each in seen.items() if not _is_wanted(each, wanted)}
+    for preempted in left.values():
+        held = snapshot.holder(preempted.workload)
+        found = next((key for key, each in wanted.items() if held is not None and are_alike(each.workload, held)), None)
+        if found is None or wanted.pop(found).reason != preempted.reason:
+            return None
+    return tuple(seen)
+
+
+def _is_wanted(preempted: Preempted, wanted: dict[str, Target]) -> bool:
+    target = wanted.get(preempted.workload)
+    if target is None or target.reason != preempted.reason:
+        return False
+    del wanted[preempted.workload]
+    return True
+
+
+def are_alike(one: Admitted, other: Admitted) -> bool:
+    """Whether either may go in place of the other."""
+    return (
+        one.queue is other.queue
+        and one.priority == other.priority
+        and one.usage == other.usage
+        and one.evicted == other.evicted
+        and abs(one.reserved_at - other.reserved_at) <= _WITHIN
+    )
+
+
+# --- matching ---
+#
+# Whether the other scheduler has done what ours has decided.
+
+
+Signature: TypeAlias = tuple[object, ...]
+
+
+def done(decision: Decision, backlog: Backlog, snapshot: Snapshot) -> Sequence[int] | None:
+    """The changes by which the other has done what the model decided; None if it has not, or not all of it."""
+    if isinstance(decision, Admit):
+        number = backlog.front(decision.head.workload.key)
+        if number is not None and backlog.items[number].change.decision == predicted_of(decision):
+            return (number,)
+        return None
+    if not isinstance(decision, Preempt):
+        return None
+    found: list[int] = []
+    for target in decision.targets:
+        if target.workload.evicted:
+            continue
+        number = backlog.front(target.workload.key)
+        wanted = Preempted(target.workload.key, target.reason, decision.head.workload.uid)
+        if number is None or backlog.items[number].change.decision != wanted:
+            return swapped(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
+        found.append(number)
+    return found
+
+
+def signature_of(decision: Decision) -> Signature:
+    """What a decision is, to be told from others."""
+    if isinstance(decision, Admit):
+        return ("admit", *predicted_of(decision))
+    targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
+    return ("preempt", decision.head.workload.key, *targets)
+
+
+def is_effective(decision: Decision) -> bool:
+    """Whether it would be seen."""
+    if isinstance(decision, Preempt):
+        return not all(target.workload.evicted for target in decision.targets)
+    return isinstance(decision, Admit)

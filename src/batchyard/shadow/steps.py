@@ -1,0 +1,300 @@
+"""What is due for Workloads without any scheduling: evictions because of specs, queues and checks, and the way back.
+
+Ours is asked what it would do about a Workload, with the objects as they are. If after the time `patience` the other
+has not done it, that is told. An eviction by the other for a reason that objects tell must be one that ours would do
+too, with what is known when the time `settle` has passed, and so must a way back into the queue within `patience`. What
+rests on the other's own settings, as on how long pods may take to be ready, is not judged. What the other says of its
+decisions is held against what it did (`contradictions.py`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import Outcome
+from batchyard.scheduling.messages import PreemptionReason
+from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.shadow.findings import Counts, Finding, Parting, where_to_look
+from batchyard.shadow.state import Terms
+
+# --- contradictions ---
+#
+# What the other scheduler says of a decision against what it did: nothing of it rests on an order of changes.
+#
+# Sources: Kueue's pkg/scheduler/preemption (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation,
+# UpdateRequeueState).
+
+
+_RESERVED: Final = "Quota reserved in ClusterQueue "
+_DUE_TO: Final = " due to "
+
+
+class Contradiction(NamedTuple):
+    """What was said, and what would be true."""
+
+    parting: Parting
+    said: str
+    true: str
+
+
+def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
+    """What a change of a Workload says that is not so."""
+    if event.old is None or event.type is EventType.DELETED:
+        return
+    for kind, check in ((r.PREEMPTED, _preempted), (r.QUOTA_RESERVED, _reserved)):
+        condition = find_condition(event.obj, kind)
+        if condition is not None and condition["status"] == "True" and not is_true(event.old, kind):
+            yield from check(event.obj, condition)
+    yield from _counted(event.obj, event.old)
+
+
+def _preempted(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+    words = PreemptionReason.WORDS.get(condition["reason"], "")
+    said = str(condition.get("message") or "").partition(_DUE_TO)[2].partition(";")[0].strip()
+    if words and said and said != words:
+        yield Contradiction(Parting.MESSAGE, f"preempted due to {said}", f"for {condition['reason']}, that is {words}")
+
+
+def _reserved(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+    queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
+    message = str(condition.get("message") or "")
+    if queue and message.startswith(_RESERVED) and message.removeprefix(_RESERVED).split(",")[0] != queue:
+        yield Contradiction(Parting.MESSAGE, message, f"its admission is in {queue}")
+
+
+def _counted(obj: Obj, old: Obj) -> Iterator[Contradiction]:
+    before, now = _count(old), _count(obj)
+    if now and now not in (before, before + 1):
+        said = f"requeueState.count goes from {before} to {now}"
+        yield Contradiction(Parting.REQUEUED, said, "it grows by one with each eviction that it counts, or begins anew")
+
+
+def _count(obj: Obj) -> int:
+    return int(((obj.get("status") or {}).get("requeueState") or {}).get("count") or 0)
+
+
+#: Evictions for these reasons follow from objects alone.
+_TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
+#: Conditions that ours would make true too, in words, and how it is told if not.
+_CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
+#: Conditions that become true, and what that is.
+_DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
+
+
+class _Seen(NamedTuple):
+    """A condition that became true, as it was seen: the Workload before, why, and until when ours may agree."""
+
+    before: Obj
+    reason: str
+    came: Instant
+    due: Instant
+
+
+@dataclass(slots=True)
+class Seen:
+    """The objects as they are now."""
+
+    objects: dict[Key, Obj] = field(default_factory=dict)
+    #: One of them as it was before.
+    instead: dict[Key, Obj] = field(default_factory=dict)
+
+    def get(self, key: Key) -> Obj | None:
+        """An object, or None."""
+        return self.instead.get(key) or self.objects.get(key)
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """Nobody asks."""
+        del uid, namespace
+        return ()
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """Nobody asks."""
+        del kind, namespace
+        return ()
+
+
+class Steps:
+    """See the module."""
+
+    def __init__(self, terms: Terms, knows: Callable[[Instant], bool]) -> None:
+        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        self.counts = Counts()
+        self._terms = terms
+        self._knows = knows
+        self._now: Instant = 0
+        self._seen = Seen()
+        self._ours = WorkloadLifecycle()
+        #: Workloads to look at, each with when.
+        self._due: dict[Key, Instant] = {}
+        #: What ours would do about some, and since when.
+        self._wanted: dict[Key, tuple[str, Instant]] = {}
+        #: Evictions and ways back that were seen, by Workload and condition.
+        self._claimed: dict[tuple[Key, str], _Seen] = {}
+        self._contradicted: list[Finding] = []
+        #: What was told as not done.
+        self._told: dict[Key, str] = {}
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What is there; what was known before counts no more."""
+        for table in (self._seen.objects, self._due, self._wanted, self._claimed):
+            table.clear()
+        for event in events:
+            self._note(event, now)
+
+    def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Finding]:
+        """Changes, and what is to be told by now."""
+        self._now = now
+        for event in events:
+            self._note(event, now)
+        contradicted, self._contradicted = self._contradicted, []
+        yield from contradicted
+        yield from self._unfounded(now)
+        yield from self._undone(now)
+
+    def next_look(self) -> Instant | None:
+        """When to look again, if nothing comes before."""
+        times = [*self._due.values(), *(each.due for each in self._claimed.values())]
+        return min((time for time in times if time > self._now), default=None)
+
+    def _note(self, event: WatchEvent, now: Instant) -> None:
+        if event.type is EventType.DELETED:
+            for table in (self._seen.objects, self._due, self._wanted, self._told):
+                table.pop(event.key, None)
+            for kind in _CLAIMS:
+                self._claimed.pop((event.key, kind), None)
+        else:
+            self._seen.objects[event.key] = event.obj
+        if event.key.kind == scheme.WORKLOAD and event.old is not None and event.type is not EventType.DELETED:
+            self._note_claims(event, event.old, now)
+            self._contradicted += [self._contradiction(event.key, each, now) for each in contradictions(event)]
+        if event.key.kind in self._ours.kinds:
+            for key in self._ours.keys_for(event, now):
+                self._due[key] = now
+            if event.key in self._wanted:
+                self._due[event.key] = now
+
+    def _note_claims(self, event: WatchEvent, old: Obj, now: Instant) -> None:
+        evicted, requeued = (find_condition(event.obj, kind) for kind in _CLAIMS)
+        is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, r.EVICTED)
+        if evicted is not None and is_new and evicted["reason"] in _TOLD:
+            due = now + self._terms.settle
+            self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
+        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
+            # It may have been told by a clock that is not ours.
+            due = now + self._terms.patience
+            self._claimed[event.key, r.REQUEUED] = _Seen(old, str(requeued["reason"]), now, due)
+
+    def _unfounded(self, now: Instant) -> Iterator[Finding]:
+        """Evictions, and ways back, for which ours sees no reason."""
+        for (key, kind), seen in list(self._claimed.items()):
+            wanted = self._asked(key, now, seen.before).get(kind)
+            if wanted == seen.reason or (wanted is not None and kind == r.REQUEUED):
+                del self._claimed[key, kind]
+                if kind == r.EVICTED:
+                    self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
+            elif now >= seen.due and self._knows(seen.due):
+                del self._claimed[key, kind]
+                did, parting = _CLAIMS[kind]
+                ours = "we leave it" if wanted is None else f"we evict it for {wanted}"
+                ours += self._standing(key)
+                theirs = {"decision": did, "reason": seen.reason}
+                message = f"{did} for {seen.reason}; {ours}"
+                yield self._finding(parting, seen.came, key, message, theirs, {"decision": ours})
+
+    def _standing(self, key: Key) -> str:
+        """What an eviction, or a way back, rests on."""
+        workload = self._seen.objects.get(key)
+        local = workload and self._seen.get(
+            Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
+        )
+        queue = local and self._seen.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
+        if not workload or not local or not queue:
+            return ": its queue is not there"
+        stops = (
+            f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
+            for obj in (local, queue)
+        )
+        until = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
+        waits = f", it is to wait until {until}" if until else ""
+        return (
+            f": it is {'active' if workload['spec'].get('active', True) else 'not active'}, {', '.join(stops)}{waits}"
+        )
+
+    def _undone(self, now: Instant) -> Iterator[Finding]:
+        """What ours would have done long ago."""
+        for key in [key for key, when in self._due.items() if when <= now]:
+            del self._due[key]
+            wanted = self._asked(key, now)
+            told = ", ".join(f"{_DONE[kind]} ({reason})" for kind, reason in wanted.items())
+            before, since = self._wanted.pop(key, ("", now))
+            if not told or self._told.get(key) == told:
+                continue
+            since = since if before == told else now
+            due = since + self._terms.patience
+            if now < due or not self._knows(due):
+                self._wanted[key] = told, since
+                self._due[key] = due
+                continue
+            self._told[key] = told
+            ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
+            message = f"left as it is; we {told}{self._standing(key)}"
+            yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
+
+    def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
+        """What ours would do: conditions that it would make true, each with its reason."""
+        workload = self._seen.objects.get(key) if before is None else before
+        if workload is None:
+            return {}
+        if before is not None:
+            current = self._seen.objects.get(key) or before
+            self._seen.instead[key] = {**before, "spec": current["spec"]}
+        outcome: Outcome = self._ours.reconcile(key, self._seen, now)
+        self._seen.instead.clear()
+        if outcome.requeue_at is not None and before is None:
+            self._due[key] = max(outcome.requeue_at, now + 1)
+        written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
+        found: dict[str, str] = {}
+        for kind in _DONE if written and before is None else _CLAIMS if written else ():
+            if before is None and not _may_be_missed(workload, kind):
+                continue
+            condition = find_condition(written[-1], kind)
+            if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
+                found[kind] = str(condition["reason"])
+        return found
+
+    def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Finding:
+        message = f"it says: {found.said}; {found.true}"
+        return self._finding(found.parting, now, key, message, {"message": found.said}, {"message": found.true})
+
+    def _finding(
+        self, parting: Parting, since: Instant, key: Key, message: str, *told: Mapping[str, object]
+    ) -> Finding:
+        self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
+        theirs, ours = told
+        look = where_to_look(parting, str(key), "", since)
+        return Finding(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
+
+
+def _may_be_missed(workload: Obj, kind: str) -> bool:
+    """Whether it matters to anybody that a condition does not become true."""
+    if kind == r.EVICTED:
+        return is_true(workload, r.QUOTA_RESERVED)  # else it holds nothing that could be taken
+    if kind != r.REQUEUED:
+        return True
+    before = find_condition(workload, kind)
+    return before is not None and before["status"] == "False" and not _is_stuck(before["reason"])
+
+
+def _is_stuck(reason: str) -> bool:
+    """Whether Kueue leaves one whose Requeued is False for that reason where he is, though he is active again.
+
+    It knows Deactivated alone, not what that was due to, so that nothing ever comes of one whose check was rejected.
+    Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
+    """
+    return reason.startswith(r.DEACTIVATED) and reason != r.DEACTIVATED

@@ -1,0 +1,132 @@
+"""Who is attached to a container: they are sent what it writes, besides its log.
+
+Who attaches connects to `attach` in the run's folder, a unix SEQPACKET socket, and gives files to write to, one for
+each output by the names that his message tells. He is told `started`, and given the container's terminal where it has
+one: what he writes there the container reads. To a pipe he writes by `stdin` in the folder; if he says `end_input`
+that ends. As with containerd, a container waits for who is attached to it and does not take what it writes.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from batchyard.shim import state_dir
+from batchyard.shim.event_loop import Loop
+
+_ASKED_BYTES = 4096
+_WAITING_MAX = 16
+
+
+class Attached:
+    """All who are attached to one container; `wants_more` says whether an output of it is to be read."""
+
+    def __init__(self, loop: Loop, run: int, wants_more: Callable[[str, bool], None]) -> None:
+        self._loop = loop
+        self._wants_more = wants_more
+        self._terminal: int | None = None
+        self._input: int | None = None
+        self._open: list[_Attachment] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(state_dir.address(run, "attach"))
+
+    def begin(self, terminal: int | None, stdin: int | None) -> None:
+        """Let them attach: what they write to is a terminal, or a pipe whose end is held, or nothing."""
+        self._terminal, self._input = terminal, stdin
+        self._socket.listen(_WAITING_MAX)
+        self._loop.when_readable(self._socket.fileno(), self._accept)
+
+    def give(self, name: str, written: bytes) -> None:
+        """Send what the container wrote to one of its outputs."""
+        for attachment in list(self._open):
+            attachment.give(name, written)
+
+    def end(self, name: str) -> None:
+        """Nothing more is written to an output."""
+        for attachment in list(self._open):
+            attachment.end(name)
+
+    def tell_waits(self, name: str) -> None:
+        """Read an output if nobody has to take of it first what was read before."""
+        self._wants_more(name, not any(attachment.waits(name) for attachment in self._open))
+
+    def _accept(self) -> None:
+        connection, _ = self._socket.accept()
+        said, files = state_dir.take_files(connection, _ASKED_BYTES, 2)
+        try:
+            names = json.loads(said)["outputs"]
+        except (ValueError, KeyError, TypeError):
+            names = []
+        if len(names) != len(files):
+            connection.close()
+            return
+        with suppress(OSError):
+            socket.send_fds(connection, [b'{"started": true}'], [] if self._terminal is None else [self._terminal])
+        attachment = _Attachment(self, self._loop, dict(zip(names, files, strict=True)))
+        self._open.append(attachment)
+        self._loop.when_readable(connection.fileno(), partial(self._hear, connection, attachment))
+
+    def _hear(self, connection: socket.socket, attachment: "_Attachment") -> None:
+        said = b""
+        with suppress(OSError):
+            said = connection.recv(_ASKED_BYTES)
+        if b"end_input" in said:
+            if self._input is not None:
+                os.close(self._input)
+                self._input = None
+        elif not said:
+            self._loop.forget(connection.fileno())
+            connection.close()
+            self._open.remove(attachment)
+            attachment.close()
+
+
+class _Attachment:
+    """One of them: files, and what waits to be written to each."""
+
+    def __init__(self, attached: Attached, loop: Loop, files: dict[str, int]) -> None:
+        self._attached = attached
+        self._loop = loop
+        self._files = files
+        self._waiting: dict[str, bytes] = {}
+        for file in files.values():
+            os.set_blocking(file, False)
+
+    def give(self, name: str, written: bytes) -> None:
+        """Write, or let it wait; the output is not read meanwhile."""
+        if name in self._files:
+            self._waiting[name] = self._waiting.get(name, b"") + written
+            self._write(name)
+
+    def waits(self, name: str) -> bool:
+        """Whether something waits to be taken."""
+        return bool(self._waiting.get(name))
+
+    def end(self, name: str) -> None:
+        """Nothing more comes."""
+        file = self._files.pop(name, None)
+        self._waiting.pop(name, None)
+        if file is not None:
+            self._loop.forget(file)
+            os.close(file)
+
+    def close(self) -> None:
+        """Nobody is there any more."""
+        for name in list(self._files):
+            self.end(name)
+            self._attached.tell_waits(name)
+
+    def _write(self, name: str) -> None:
+        file, waiting = self._files[name], self._waiting[name]
+        try:
+            self._waiting[name] = waiting[os.write(file, waiting) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.end(name)
+        self._loop.forget(file)
+        if self.waits(name):
+            self._loop.when_writable(file, partial(self._write, name))
+        self._attached.tell_waits(name)

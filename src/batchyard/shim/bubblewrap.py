@@ -1,0 +1,135 @@
+"""bubblewrap's command line for a container: what it sees of this machine, and what it has for itself."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchyard.shim import images, masks, settings
+
+
+class Places(NamedTuple):
+    """Absolute paths of folders: of the node, the pod, its sandbox, the run, and of what masks paths of /proc."""
+
+    node: str
+    pod: str
+    sandbox: str
+    run: str
+    masks: str
+
+
+#: What gives a container a user namespace of its own.
+OWN_USERS = ("--unshare-user",)
+
+#: Links that a container has besides those of the machine.
+OWN_LINKS = {"/var/tmp": "/tmp"}
+
+#: Where a container writes to the disk: places that grow. They are the run's own, and go with it.
+WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
+
+
+class View(NamedTuple):
+    """What a container sees of this machine: folders by the places where it sees them; `/` only where it is all."""
+
+    folders: Mapping[str, str]
+    links: Mapping[str, str]
+    #: Whether its working directory is in none of them, nor in what it has for itself.
+    lacks_folder: bool
+    #: Where something is to be mounted that a container is to see at a path: nobody but containers follows links.
+    place: Callable[[str], str]
+
+
+def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
+    """All options but those of files. The sources of the spec's mounts are absolute."""
+    return [
+        "--die-with-parent",
+        *([] if spec["tty"] else ["--new-session"]),
+        "--unshare-pid",
+        "--unshare-cgroup-try",
+        "--cap-drop",
+        "ALL",
+        *_user(spec["user"]),
+        *_root(view, places),
+        *_devices(spec["devices"]),
+        *([] if spec.get("procMount") == "Unmasked" else masks.options_for_proc(places.masks)),
+        *_settings(places, view),
+        *_folder(spec, places, view),
+        *_mounts(spec["mounts"], view),
+        *_termination_log(spec["terminationMessagePath"], places, view),
+        *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
+        *(part for name, value in environment.items() for part in ("--setenv", name, value)),
+    ]
+
+
+def _user(user: Mapping[str, int] | None) -> list[str]:
+    """Another user has a user namespace that maps them to the user who starts bubblewrap."""
+    return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
+
+
+def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The places that must be there to be mounted at or to work in, and whether they are folders."""
+    mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
+    folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
+    last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
+    return [*mounts, *folder, *last]
+
+
+def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
+    """Whether the working directory is nowhere in what a container sees of this machine, nor in what it has."""
+    folder = spec["workingDir"] or "/"
+    own = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
+    seen = [source + folder.removeprefix(place) for place, source in folders.items() if images.is_within(folder, place)]
+    is_seen = any(os.path.isdir(path) for path in seen)
+    return not (folder == "/" or is_seen or any(images.is_within(folder, place) for place in own))
+
+
+def _root(view: View, places: Places) -> list[str]:
+    """The root filesystem: in memory but for its larger parts, and gone with the run."""
+    if "/" in view.folders:
+        return ["--bind", view.folders["/"], "/"]
+    own = f"{places.run}/root"
+    made = ["--dir", "/run", "--dir", "/var", "--symlink", OWN_LINKS["/var/tmp"], "/var/tmp"]
+    made += ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
+    made += [part for place, source in view.folders.items() for part in ("--ro-bind", source, place)]
+    return made + [part for place, target in view.links.items() for part in ("--symlink", target, place)]
+
+
+def _devices(devices: Sequence[str]) -> list[str]:
+    """/proc, /sys and the usual devices, and those that the container is given."""
+    given = [part for device in devices for part in ("--dev-bind", device, device)]
+    return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
+
+
+def _settings(places: Places, view: View) -> list[str]:
+    """The names that the pod knows, as its sandbox wrote them."""
+    files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in settings.NAMES}
+    return [part for file, target in files.items() for part in ("--bind", file, target)]
+
+
+def _mounts(mounts: Sequence[Mapping[str, Any]], view: View) -> list[str]:
+    """The volumes, those first that others are mounted into."""
+    found: list[str] = []
+    for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
+        found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], view.place(mount["target"])]
+    return found
+
+
+def _termination_log(path: str, places: Places, view: View) -> list[str]:
+    return ["--bind", f"{places.run}/termination-log", view.place(path)] if path else []
+
+
+def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
+    """The working directory, made where it is not there, as runtimes do."""
+    folder = spec["workingDir"] or "/"
+    if view.lacks_folder:
+        made = ["--bind", f"{places.run}/root/folder", view.place(folder)]
+    elif folder == "/" or _is_taken(view.place(folder), spec):
+        made = []
+    else:
+        made = ["--dir", view.place(folder)]
+    return [*made, "--chdir", folder]
+
+
+def _is_taken(place: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a place lies in what is mounted: links there lead out of the container until bubblewrap is done."""
+    taken = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
+    return any(images.is_within(place, each) for each in taken)

@@ -1,0 +1,292 @@
+"""What this machine can do for pods, tried and not guessed; and what to do about what it cannot."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from batchyard.shim import cgroups, engines, linux, seccomp, state_dir, unpacking
+from batchyard.shim import network as switch
+from batchyard.shim import run as commands
+from batchyard.shim.cgroups import Cgroups
+from batchyard.shim.engine import DOCKER, PODMAN, Engine, program
+from batchyard.shim.engines import Failure, Found
+from batchyard.shim.users import PodUsers, make_namespace
+
+_MISSING = {
+    "user namespaces": (
+        "containers are plain processes, and pods have no network of their own",
+        "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
+    ),
+    "bubblewrap": (
+        "containers are plain processes, see this user's files, have no mounts: pods of other users are refused",
+        "apt-get install bubblewrap",
+    ),
+    "users of pods": (
+        "root in a container is root of this machine, with no capabilities: pods of other users are refused",
+        "allow user namespaces (sysctl user.max_user_namespaces), on Linux 5.12 or later; or run as an ordinary user",
+    ),
+    "seccomp": (
+        "containers may make all system calls: pods of other users are refused",
+        "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
+    ),
+    "pod network": (
+        "pods share the machine's network, and its loopback: pods of other users are refused",
+        "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
+    ),
+    "cgroups": (
+        "memory is bounded for each process, not for all of a container, and is refused; processor time is not bounded",
+        "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
+    ),
+    "container engine": (
+        "none that is here can be used: images are what --image says, and no others",
+        "see that podman info, or docker version, succeeds for who runs this, and that bubblewrap is installed",
+    ),
+}
+
+
+_TRIAL_SECONDS = 10.0
+#: The folder of the node's folder in which users of pods are tried.
+_USERS_TRIAL = "users-trial"
+#: Given the variables of engines, what connects with who asks them, and which there are.
+AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, Found]]
+
+
+class Features(NamedTuple):
+    """What the programs of a node may use."""
+
+    is_root: bool
+    #: Namespaces can be made: because this is root, or in a user namespace of the spawner's own.
+    namespaces: bool
+    #: The spawner has made itself a user namespace.
+    user_namespace: bool
+    #: What keeps the switch alive, as long as anybody has it.
+    switch: socket.socket | None
+    #: The network namespace into which pods are plugged, held open.
+    network: int | None
+    #: Why there is none.
+    network_failure: str
+    #: The path of bubblewrap, if it works here.
+    bubblewrap: str | None
+    bubblewrap_version: str | None
+    #: The node runs as root, and containers have the ids of their pods.
+    maps_users: bool
+    #: System calls of containers can be filtered.
+    filters: bool
+    cgroups: Cgroups | None
+    #: Those that can be used, the one first that is asked where nothing is said.
+    engines: tuple[Engine, ...]
+    #: Those that are there and cannot be used, and why; told where none can.
+    engine_failures: tuple[Failure, ...]
+    #: Why podman, which brings images, does not run them too, where root might have expected that.
+    runs_none: str
+    #: Who asks engines in place of the spawner; None where it does that itself.
+    outside: socket.socket | None
+
+    @property
+    def runner(self) -> Engine | None:
+        """The engine that runs containers."""
+        return next((engine for engine in self.engines if engine.runs), None)
+
+
+def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
+    """Find out what works, enter a user namespace where that is needed, and see that there is a switch.
+
+    `ask_outside` finds engines where they cannot be asked from within that user namespace.
+    """
+    is_root = os.geteuid() == 0
+    held = switch.find(node)
+    namespaces = works(_make_namespaces)
+    user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
+    has_engines = any(kind not in without and program(kind) for kind in (PODMAN, DOCKER))
+    may_run = is_root and namespaces
+    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, Found())
+    if user_namespace:
+        linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
+        namespaces = True
+    if namespaces and not held:
+        held = switch.start(node)
+    network = held.network if held and "network" not in without else None
+    failure = held.failure if held else "no namespaces can be made"
+    bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
+    may_map = is_root and not user_namespace and "users" not in without
+    maps_users = may_map and bwrap is not None and _maps_users(node, bwrap)
+    version = _version(bwrap, is_tried=maps_users) if bwrap else None
+    filters = "seccomp" not in without and _can_filter()
+    groups = None if "cgroups" in without else cgroups.find()
+    if has_engines and may_run:
+        # podman would run root of a container as root of this machine: it runs none where pods have users of their own.
+        found = engines.find(node, dict(os.environ), groups, without, may_run=not maps_users)
+    found = _usable(node, found, has_bubblewrap=version is not None)
+    return Features(
+        is_root=is_root,
+        namespaces=namespaces,
+        user_namespace=user_namespace,
+        switch=held.connection if held else None,
+        network=network,
+        network_failure=failure,
+        bubblewrap=bwrap if version else None,
+        bubblewrap_version=version,
+        maps_users=maps_users,
+        filters=filters,
+        cgroups=groups,
+        engines=found.engines,
+        engine_failures=found.failures,
+        runs_none=found.runs_none,
+        outside=outside,
+    )
+
+
+def told(found: Features) -> dict[str, object]:
+    """The same as the platform is told it."""
+    return {
+        "spawner": os.getpid(),
+        "isRoot": found.is_root,
+        "userNamespaces": found.user_namespace,
+        "bubblewrap": found.bubblewrap_version,
+        "isolated": is_isolated(found),
+        "usersOfPods": found.maps_users,
+        "seccomp": found.filters,
+        "podNetwork": found.network is not None,
+        "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
+        "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
+        "runsNone": found.runs_none,
+        "missing": missing(found),
+    }
+
+
+def is_isolated(found: Features) -> bool:
+    """Whether a container has no rights on this machine that its own user there has not been given.
+
+    The owner of the node may run containers without that; other users may not.
+    """
+    has_own = found.bubblewrap is not None and found.network is not None
+    return has_own and found.filters and (found.maps_users or not found.is_root)
+
+
+def missing(found: Features) -> list[dict[str, str]]:
+    """What does not work here, what that means, and what to do about it."""
+    gone = {
+        "user namespaces": found.namespaces or found.is_root,
+        "bubblewrap": found.bubblewrap is not None,
+        "users of pods": found.maps_users or not found.is_root or found.bubblewrap is None,
+        "seccomp": found.filters,
+        "pod network": found.network is not None,
+        "cgroups": found.cgroups is not None,
+        "container engine": bool(found.engines) or not found.engine_failures,
+    }
+    engines = "; ".join(f"{each.what}: {each.why}" for each in found.engine_failures or ())
+    because = {"pod network": found.network_failure, "container engine": engines}
+    return [
+        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
+        for what, (means, remedy) in _MISSING.items()
+        if not gone[what]
+    ]
+
+
+def _usable(node: int, found: Found, *, has_bubblewrap: bool) -> Found:
+    """What is left of engines that only bring images, where nothing can run what they bring."""
+    brings = [engine for engine in found.engines if not engine.runs]
+    if not brings or (has_bubblewrap and _has_layers(node)):
+        return found
+    lacks = "overlayfs cannot be mounted in the data directory, which must lie on a disk with ext4 or xfs"
+    lacks = lacks if has_bubblewrap else "there is no bubblewrap to run what it brings"
+    failures = [Failure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
+    return found._replace(
+        engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
+    )
+
+
+def _has_layers(node: int) -> bool:
+    """Whether what a container writes can be laid over the files of its image."""
+    path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
+    state_dir.remove_tree(node, "layers")
+    os.makedirs(f"{path}/lower")
+    found = works(partial(_lay, f"{path}/lower", path))
+    state_dir.remove_tree(node, "layers")
+    return found
+
+
+def named_in(environment: str) -> list[str]:
+    """What an environment variable says to do without."""
+    return os.environ.get(environment, "").replace(",", " ").split()
+
+
+def works(trial: Callable[[], None]) -> bool:
+    """Whether something can be done, tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(10)
+            trial()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _make_namespaces() -> None:
+    linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
+    linux.keep_mounts_to_oneself()
+
+
+def _make_user_namespace() -> None:
+    linux.become_root_of_a_user_namespace(None)
+    _make_namespaces()
+
+
+def _lay(lower: str, own: str) -> None:
+    """Write over a folder, in this process alone."""
+    os.close(os.open(f"{unpacking.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
+
+
+#: What containers need of bubblewrap.
+_TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
+
+
+def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
+    """The version of bubblewrap, where it can do here what containers need."""
+    if not is_tried and commands.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
+        return None
+    return commands.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
+
+
+def _maps_users(node: int, bubblewrap: str) -> bool:
+    """Whether bubblewrap works as the user of a pod, and that user reaches a folder of its pod."""
+    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
+    found = works(partial(_become_pod, node, bubblewrap))
+    state_dir.remove_tree(node, _USERS_TRIAL)
+    return found
+
+
+def _become_pod(node: int, bubblewrap: str) -> None:
+    """In a process of its own: become the user of a pod, write into its folder, and become bubblewrap."""
+    own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
+    executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
+    users = PodUsers("", make_namespace(""), own)
+    place = users.copy(own)
+    users.enter()
+    os.close(os.open(f"{place}/file", os.O_WRONLY | os.O_CREAT))
+    for file in (1, 2):
+        os.dup2(silent, file)
+    os.execve(executable, ["bwrap", *_TRIAL], dict(os.environ))
+
+
+def _can_filter() -> bool:
+    """Whether system calls can be filtered. The filter is made here, so that keepers, which are forks, have it."""
+    try:
+        rules = seccomp.default_filter()
+    except ValueError:
+        return False
+    return works(partial(_filter_calls, rules))
+
+
+def _filter_calls(rules: bytes) -> None:
+    """In a process of its own: have its system calls filtered as a container's are."""
+    linux.drop_privileges()
+    linux.filter_calls(rules)

@@ -1,0 +1,256 @@
+"""Control groups, of either version: what bounds a container's memory, processor time and number of processes.
+
+A pod's group lies in the group in which the spawner was started, or for version 2 in the nearest one above that may
+have groups with controllers; in it lies a group for each run. What the values mean is as kubelets and runc have it.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
+
+from batchyard.shim import clock
+
+_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
+_PERIOD_MICROSECONDS = 100_000
+_SHARES_MIN, _SHARES_MAX = 2, 262_144
+#: bubblewrap's processes, or the warden, are in the group too.
+OWN_PROCESSES = 2
+_REMOVAL_SECONDS = 10.0
+
+#: The folders of one group, by controller. For version 2 they are all the same.
+Group: TypeAlias = Mapping[str, str]
+
+
+class Cgroups(NamedTuple):
+    """The groups in which pods' groups can be made."""
+
+    version: int
+    base: Group
+
+
+def find() -> Cgroups | None:
+    """What this machine has that this process may use."""
+    own = _own_groups()
+    mounts = _mounts()
+    named = [name for name in _CONTROLLERS if name in mounts and name in own]
+    first = {name: _below(mounts[name], _deepest(own[name], own.get("memory", ""))) for name in named}
+    usable = {name: path for name, path in first.items() if _can_be_divided(path)}
+    if "memory" in usable:
+        return Cgroups(1, usable)
+    if "" in mounts and "" in own:
+        return _find_unified(mounts[""][1], _below(mounts[""], own[""]))
+    return None
+
+
+def parent(group: Group) -> str | None:
+    """The one name that a group has for all controllers, as container runtimes call it; None where it has several."""
+    places = {name: place for name, (_, place) in _mounts().items()}
+    names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
+    return f"/{names.pop().strip('/')}" if len(names) == 1 else None
+
+
+def leaf(group: Group) -> Group:
+    """The groups in which the processes are of a container that an engine put below a group."""
+    return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
+
+
+def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
+    """Make a group with some settings, by controller. OSError where that cannot be."""
+    for path in dict.fromkeys(group.values()):
+        os.makedirs(path, exist_ok=True)
+    for controller, values in settings.items():
+        for file, value in values.items() if controller in group else ():
+            _set(f"{group[controller]}/{file}", value)
+
+
+def share_out(version: int, group: Group) -> None:
+    """Let a group have groups in it with controllers, which version 2 wants to be told."""
+    if version == 2:
+        _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
+
+
+def join(group: Group) -> None:
+    """Enter a group with this process."""
+    for path in dict.fromkeys(group.values()):
+        _write(f"{path}/cgroup.procs", "0")
+
+
+def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """What a container's limits and requests are in files, by controller.
+
+    CPU in thousandths, memory in bytes, None where there is no limit; `pids` a number.
+    """
+    shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
+    quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
+    memory = limits["memory"] and str(limits["memory"])
+    processes = {"pids.max": str(limits["pids"] + OWN_PROCESSES)}
+    if version == 1:
+        cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
+        swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
+        return {"cpu": cpu, "memory": swap, "pids": processes}
+    weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
+    cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
+    most = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
+    return {"cpu": cpu, "memory": most, "pids": processes}
+
+
+def oom_kills(group: Group) -> int:
+    """How many processes of a group were killed because it had no memory left."""
+    for file in ("memory.events", "memory.oom_control") if "memory" in group else ():
+        for line in _read(f"{group['memory']}/{file}").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
+
+
+def watched_for_oom(group: Group) -> int | None:
+    """What can be read once a process in a group, or in one inside it, is killed as the group has no memory left.
+
+    Version 1 counts that where the process was alone, and a runtime removes its own group before anybody has looked.
+    None for version 2, whose groups count what happens inside.
+    """
+    control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
+    if not control or not os.path.exists(control):
+        return None
+    told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    counted = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):
+        _write(control, f"{told} {counted}")
+    os.close(counted)
+    return told
+
+
+def remove(group: Group, *, has_namesakes: bool = False) -> None:
+    """Kill all that is in a group, and in those inside it, and remove them.
+
+    It has namesakes where a container runtime made some of its name for controllers that are not used here.
+    """
+    end = clock.monotonic() + _REMOVAL_SECONDS
+    for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
+        while not _removed(path) and clock.monotonic() < end:
+            signal.sigtimedwait([], 0.002)
+
+
+def left_over(base: Group, prefix: str) -> dict[str, Group]:
+    """The groups whose names begin so, by what follows."""
+    names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
+    return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
+
+
+def _everywhere(group: Group) -> Group:
+    """A group, and those of its name for all other controllers."""
+    name = parent(group)
+    return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
+
+
+def _removed(path: str) -> bool:
+    """Try to remove a group; whether it is gone."""
+    for name in _folders(path):
+        _removed(f"{path}/{name}")
+    for pid in _read(f"{path}/cgroup.procs").split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _own_groups() -> dict[str, str]:
+    """The groups that this process is in, by controller; that of version 2 has no name."""
+    rows = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in rows for name in names.split(",")}
+
+
+def _mounts() -> dict[str, tuple[str, str]]:
+    """Which group is mounted where, by controller."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in _read("/proc/self/mountinfo").splitlines():
+        words = line.split(" ")
+        kind = words[words.index("-") + 1 :]
+        names = kind[2].split(",") if kind[0] == "cgroup" else [""] if kind[0] == "cgroup2" else []
+        found |= dict.fromkeys(names, (words[3], words[4]))
+    return found
+
+
+def _below(mount: tuple[str, str], group: str) -> str:
+    """The folder of a group."""
+    root, place = mount
+    return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
+
+
+def _deepest(group: str, memory: str) -> str:
+    """The group of a controller: that of memory where it is within its own, so that both have one name."""
+    return memory if memory.startswith(f"{group.rstrip('/')}/") else group
+
+
+def _find_unified(top: str, path: str) -> Cgroups | None:
+    """The nearest group, this process's own or one above, that can have groups with controllers."""
+    while True:
+        if _can_be_divided(path):
+            _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
+            given = _read(f"{path}/cgroup.subtree_control").split()
+            usable = {name: path for name in _CONTROLLERS if name in given}
+            if "memory" in usable:
+                return Cgroups(2, usable)
+        if path == top or not path.startswith(top):
+            return None
+        path = os.path.dirname(path)
+
+
+def _can_be_divided(path: str) -> bool:
+    """Whether groups can be made in a group, and be entered."""
+    trial = f"{path}/batchyard-trial-{os.getpid()}"
+    try:
+        os.makedirs(trial)
+    except OSError:
+        return False
+    child = os.fork()
+    if child == 0:
+        try:
+            join({"": trial})
+            os._exit(0)
+        finally:
+            os._exit(1)
+    entered = os.waitpid(child, 0)[1] == 0
+    remove({"": trial})
+    return entered
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as found:
+            return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(value)
+
+
+def _write_each(path: str, values: list[str]) -> None:
+    for value in values:
+        with suppress(OSError):
+            _write(path, value)
+
+
+def _set(path: str, value: str) -> None:
+    """Set a value, if the kernel knows it: not every one counts swap."""
+    with suppress(FileNotFoundError):
+        _write(path, value)

@@ -1,0 +1,237 @@
+"""Which container engines of this machine work, and how far: tried, and not guessed.
+
+podman is tried with a container of the machine's own programs, with the settings that pods' containers have; nothing is
+pulled for that. Where it may not run containers in the sandboxes of pods, and for docker, which puts containers into no
+namespaces but its own, the engine brings images and bubblewrap runs them.
+"""
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchyard.shim import cgroups, images, settings, state_dir
+from batchyard.shim import run as commands
+from batchyard.shim.cgroups import Cgroups, Group
+from batchyard.shim.engine import DOCKER, PODMAN, Engine, last_line, program, quoted
+
+_TRIAL_SECONDS = 20.0
+#: How long an engine may take to say what it is: one elsewhere may not answer, and a platform waits for its spawner.
+_ANSWER_SECONDS = 4.0
+#: The engine's own choice first.
+_RUNTIMES = ("", "runc", "crun")
+#: Limits of processes are the spawner's: the engine's are more than every machine lets it set.
+_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+
+
+class Failure(NamedTuple):
+    """An engine that is here and cannot be used, and why."""
+
+    what: str
+    why: str
+
+
+class Found(NamedTuple):
+    """The engines that work, the one first that is asked where nothing is said; and those that do not."""
+
+    engines: tuple[Engine, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    #: Why one that brings images does not run them too; empty where that is its nature.
+    runs_none: str = ""
+
+
+def find(
+    node: int, environment: Mapping[str, str], made: Cgroups | None, without: Collection[str], *, may_run: bool
+) -> Found:
+    """The engines of this machine; `may_run` is who may put containers into the sandboxes of pods."""
+    engines, failures, runs_none = [], [], ""
+    for kind in (PODMAN, DOCKER):
+        path = None if kind in without else program(kind)
+        if path is None:
+            continue
+        tried = _docker(path, environment, node) if kind == DOCKER else _podman(path, environment, node)
+        if isinstance(tried, Failure):
+            failures.append(tried)
+            continue
+        if kind == PODMAN and may_run:
+            ran = _running(node, tried, made)
+            tried, runs_none = (tried, ran) if isinstance(ran, str) else (ran, "")
+        engines.append(tried)
+    return Found(tuple(engines), tuple(failures), runs_none)
+
+
+def _podman(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
+    told = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
+    what = told.output.strip().replace(" version", "") or PODMAN
+    if told.code == 0:
+        variables = {**environment, "CONTAINERS_CONF": _settings(node)}
+        engine = Engine(PODMAN, path, what.split()[-1], (), variables, state_dir.identity(node), runs=False)
+        told = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
+    return engine if told.code == 0 else Failure(what, last_line(told.errors))
+
+
+def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
+    """docker, whose daemon answers; it is asked where the user's own settings say that it is."""
+    variables = dict(environment)
+    if "DOCKER_HOST" not in variables:
+        asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
+        told = commands.run(asked, variables, _ANSWER_SECONDS)
+        if told.code is None:
+            return Failure(DOCKER, told.errors)
+        place = told.output.strip()
+        variables |= {"DOCKER_HOST": place} if place else {}
+    engine = Engine(DOCKER, path, "", (), variables, state_dir.identity(node), runs=False)
+    told = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
+    version = told.output.strip()
+    if told.code == 0 and version:
+        return engine._replace(version=version)
+    return Failure(DOCKER, last_line(told.errors))
+
+
+def _settings(node: int) -> str:
+    """The path of podman's settings."""
+    with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
+        file.write(_SETTINGS)
+    return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
+
+
+def _running(node: int, engine: Engine, made: Cgroups | None) -> Engine | str:
+    """The same with the first runtime that works; or why it does not run containers."""
+    if made is not None and cgroups.parent(made.base) is None:
+        return "this machine's control groups are of different names for different resources"
+    place, why = os.readlink(f"/proc/self/fd/{node}"), ""
+    for runtime in _RUNTIMES:
+        tried = engine._replace(options=("--runtime", runtime) if runtime else (), runs=True)
+        told = tried.ask("run", "--rm", *_trial(place, made), "true", seconds=_TRIAL_SECONDS)
+        if told.code == 0:
+            return tried
+        why = why or last_line(told.errors)
+    return why
+
+
+def _trial(place: str, made: Cgroups | None) -> list[str]:
+    """The options of a container that shows the machine's own programs."""
+    root = f"{place}/trial"
+    os.makedirs(root, exist_ok=True)
+    for link, target in images.links().items():
+        if not os.path.islink(root + link):
+            os.symlink(target, root + link)
+    shown = [folder for folder in images.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
+    options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
+    options += ["--security-opt", "no-new-privileges", *placed(f"{cgroups.parent(made.base)}/trial" if made else None)]
+    return [*options, *(part for path in shown for part in ("--volume", f"{path}:{path}:ro")), "--rootfs", root]
+
+
+def placed(group: str | None) -> list[str]:
+    """The options by which a container's control group lies in another one, and what watches it in none."""
+    return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
+
+
+# --- podman ---
+#
+# podman's command line for a container: the engine brings its image, the pod's sandbox what the pod shares.
+
+
+#: What a file of variables can hold: no name that begins oddly, no value of several lines, none that is too long.
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
+_LINE_BYTES = 32 * 1024
+
+
+class Places(NamedTuple):
+    """What a container is connected with: absolute paths of its sandbox and its run, and the sandbox's process."""
+
+    sandbox: str
+    run: str
+    keeper: int
+    #: The run's, relative to the node's folder.
+    path: str
+
+
+def options(
+    spec: Mapping[str, Any], places: Places, engine: Engine, group: Group, variables: tuple[int, Sequence[str]]
+) -> list[str]:
+    """What comes after `podman run`. The sources of the spec's mounts are absolute.
+
+    `variables` are a file with most of them, and those that no file can hold.
+    """
+    file, others = variables
+    return [
+        *("--pull", "never", "--name", engine.name(places.path), *engine.labels(places.path)),
+        *("--pidfile", f"{places.run}/pid", "--no-healthcheck", "--http-proxy=false", "--systemd", "false"),
+        *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--no-hosts", "--image-volume", "ignore"),
+        *_streams(spec),
+        *_namespaces(spec, places.keeper),
+        *_limits(spec, group),
+        *_user(spec),
+        *(["--read-only", "--read-only-tmpfs=false"] if spec["readOnlyRoot"] else []),
+        *(part for device in spec["devices"] for part in ("--device", device)),
+        *_mounts(spec, places),
+        *("--env-file", f"/proc/self/fd/{file}", "--unsetenv", "container"),
+        *(part for variable in others for part in ("--env", variable)),
+        *(["--workdir", spec["workingDir"]] if spec["workingDir"] else []),
+        *("--entrypoint", quoted(spec["argv"][:1]), spec["image"]["id"], *spec["argv"][1:]),
+    ]
+
+
+def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
+    """A file with a container's variables, which others of the machine cannot see; and those that no file can hold."""
+    file = os.memfd_create("environment", 0)
+    others = []
+    for name, value in environment.items():
+        text = f"{name}={value}"
+        if _PLAIN_NAME.fullmatch(name) and "\n" not in value and "\r" not in value and len(text) < _LINE_BYTES:
+            os.write(file, f"{text}\n".encode())
+        else:
+            others.append(text)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file, others
+
+
+def _streams(spec: Mapping[str, Any]) -> list[str]:
+    """The keeper's pipes are the container's own; a terminal stays with the engine, which passes on what is said."""
+    reads = ["--interactive"] if spec["stdin"] else []
+    if spec["tty"]:
+        return ["--tty", "--log-driver", "none", *reads]
+    return ["--detach", "--log-driver", "passthrough", *reads]
+
+
+def _namespaces(spec: Mapping[str, Any], keeper: int) -> list[str]:
+    """Those of the pod's sandbox."""
+    shared = [part for name in ("ipc", "uts") for part in (f"--{name}", f"ns:/proc/{keeper}/ns/{name}")]
+    return [*shared, "--network", f"ns:/proc/{keeper}/ns/net" if spec["network"] == "pod" else "host"]
+
+
+def _limits(spec: Mapping[str, Any], group: Group) -> list[str]:
+    """The container's control group lies in one that has its limits; without one the engine is told them."""
+    if group:
+        return [*placed(cgroups.parent(group)), "--pids-limit", "-1"]
+    limits = spec["limits"]
+    cpu = ["--cpus", f"{limits['cpu'] / 1000:g}"] if limits["cpu"] else []
+    memory = ["--memory", f"{limits['memory']}b"] if limits["memory"] else []
+    return [*placed(None), "--pids-limit", str(limits["pids"]), *cpu, *memory]
+
+
+def _user(spec: Mapping[str, Any]) -> list[str]:
+    """Somebody else than the image says, and the groups that he is in besides."""
+    groups = [part for group in spec.get("groups") or () for part in ("--group-add", str(group))]
+    return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
+
+
+def _mounts(spec: Mapping[str, Any], places: Places) -> list[str]:
+    """Volumes, the names that the pod knows, and the file for last words."""
+    last = spec["terminationMessagePath"]
+    rows = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
+    taken = {target for _, target, _ in rows}
+    rows += [
+        (f"{places.sandbox}/{name}", f"/etc/{name}", False) for name in settings.NAMES if f"/etc/{name}" not in taken
+    ]
+    rows += [(f"{places.run}/termination-log", last, False)] if last else []
+    if spec["image"].get("lacksFolder") and not any(images.is_within(spec["workingDir"], place) for place in taken):
+        rows.append((f"{places.run}/root/folder", spec["workingDir"], False))
+    return [part for row in rows for part in ("--mount", _mount(*row))]
+
+
+def _mount(source: str, target: str, is_read_only: bool) -> str:
+    """A mount as a row of comma-separated values."""
+    fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly=true"] if is_read_only else [])]
+    return ",".join('"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field for field in fields)

@@ -1,0 +1,248 @@
+"""The keeper of an image for a container: it sees that an engine has it, as the policy says, and tells what it is.
+
+Pulls of one image wait for each other, and only so many are under way at once. Of an engine that only brings images the
+root filesystem is unpacked too. Source of the policies and of the words: pkg/kubelet/images/image_manager.go.
+"""
+
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from batchyard.shim import clock, linux, rootfs_store, unpacking
+from batchyard.shim.engine import Engine, last_line
+from batchyard.shim.run import Done, Run
+
+# --- bringing ---
+#
+# The root filesystem of an image, had of an engine: a container that is never started is exported, and removed.
+
+
+#: An image may name no command, and engines make no container without one.
+_COMMAND = "true"
+_ERROR_BYTES = 1 << 16
+
+
+def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
+    """Unpack an image into a folder, for the run of that path. OSError where that fails.
+
+    What is left where this is cut short is removed by the label of the run (`batchyard.shim.sweep`).
+    """
+    name = engine.name(path)
+    options = ["--pull", "never", "--network", "none", "--name", name, *engine.labels(path)]
+    told = engine.ask("create", *options, image, _COMMAND)
+    if told.code != 0:
+        raise OSError(last_line(told.errors))
+    try:
+        return _exported(engine, name, place)
+    finally:
+        engine.forget(name)
+
+
+def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
+    """Unpack what the engine exports of a container."""
+    archive, writes = os.pipe2(os.O_CLOEXEC)
+    errors = os.memfd_create("errors")
+    child = os.fork()
+    if child == 0:
+        _become_export(engine, name, writes, errors)
+    os.close(writes)
+    failure: OSError | None = None
+    found: dict[str, Any] = {}
+    try:
+        found = unpacking.unpack(archive, place)
+    except OSError as wrong:
+        failure = wrong
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = os.pread(errors, _ERROR_BYTES, 0).decode(errors="replace")
+    os.close(errors)
+    if code != 0 and said.strip():  # which is why the archive ended
+        raise OSError(last_line(said))
+    if failure is not None or code != 0:
+        raise failure or OSError(f"the export of the image ended with {code}")
+    return found
+
+
+def _become_export(engine: Engine, name: str, stdout: int, stderr: int) -> None:
+    """In a child: be the engine, exporting."""
+    try:
+        linux.die_with_parent(signal.SIGKILL)
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        linux.default_signals()
+        for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
+            os.dup2(source, target)
+        argv = [engine.program, *engine.options, "export", name]
+        os.execve(argv[0], argv, dict(engine.environment))
+    finally:
+        os._exit(127)
+
+
+_AT_ONCE = 3
+_LOOK_SECONDS = 0.2
+_ANNOUNCE_SECONDS = 1.0
+_NEVER, _ALWAYS = "Never", "Always"
+
+
+def keep(run: Run, engines: Sequence[Engine]) -> None:
+    """See to an image until one of these engines has it, or it cannot be had."""
+    _tell(run, keeper=os.getpid(), phase="Starting", warnings=[])
+    engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
+    if engine is None:
+        _end(run, "ErrImagePull", "the container engine that was here is not, or does not work any more")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: _leave_if_told(run))
+    try:
+        _see_to(run, engine)
+    except _NotWanted:
+        _end(run, "ErrImagePull", "context canceled")
+    except (OSError, ValueError) as failure:
+        _end(run, "ErrImagePull", str(failure))
+
+
+def _see_to(run: Run, engine: Engine) -> None:
+    name, policy = run.spec["image"], run.spec["policy"]
+    found = engine.image(run.spec["reference"]) or engine.image(run.spec["named"])
+    if found is not None and policy != _ALWAYS:
+        _end_with(run, engine, found, f'Container image "{name}" already present on machine')
+    elif policy == _NEVER:
+        message = f'Container image "{name}" is not present with pull policy of Never'
+        _warn(run, "Warning", "ErrImageNeverPull", message)
+        _end(run, "ErrImageNeverPull", message)
+    else:
+        _pull(run, engine)
+
+
+def _pull(run: Run, engine: Engine) -> None:
+    """Pull the image, unless somebody else did so while this one waited for him."""
+    name, began = run.spec["image"], clock.monotonic()
+    asked = clock.now()
+    _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
+    own = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_whose(run.spec)}"
+    with _Held(run, [own]) as done:
+        pulled_at = os.pread(done, 32, 0)
+        is_shared = pulled_at.isdigit() and int(pulled_at) > asked
+        begins = clock.monotonic()
+        if not is_shared:
+            with _Held(run, _SLOTS):
+                begins = clock.monotonic()
+                told = _pulled(run, engine)
+            if told.code != 0:
+                _end(run, "ErrImagePull", last_line(told.errors))
+                return
+            os.pwrite(done, str(clock.now()).encode(), 0)
+    found = engine.image(run.spec["reference"])
+    if found is None:
+        raise ValueError("the image was pulled, and is gone")
+    _unpacked(run, engine, found)
+    now = clock.monotonic()
+    times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
+    size = f"Image size: {found['size']} bytes."
+    _end_with(run, engine, found, f'Successfully pulled image "{name}" in {times}. {size}')
+
+
+def _pulled(run: Run, engine: Engine) -> Done:
+    """What the engine says of a pull."""
+    return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
+
+
+def _unpacked(run: Run, engine: Engine, found: Mapping[str, Any]) -> dict[str, str]:
+    """Where the image's files are, of an engine that does not run them itself; done by one, who others wait for."""
+    if engine.runs:
+        return {}
+    name = rootfs_store.name_of(found["id"])
+    with _Held(run, [rootfs_store.lock_of(name)]):
+        if not rootfs_store.has(run.node, name):
+            with _Held(run, _SLOTS):
+                most = max(0, run.spec["cacheBytes"] - found["size"])
+                rootfs_store.trim(run.node, most)
+                unpack = partial(bring, engine, found["id"], run.path)
+                rootfs_store.add(run.node, name, unpack, {"environment": found["environment"]})
+    return {"unpacked": name}
+
+
+def _whose(spec: Mapping[str, Any]) -> str:
+    """What tells pulls with other secrets apart: who may not have an image does not get what another pulls."""
+    return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
+
+
+#: So many pulls, and so many that unpack, are under way at once.
+_SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
+
+
+class _NotWanted(BaseException):
+    """Nobody wants the image any more."""
+
+
+class _Held:
+    """One of several locks, as long as it is wanted; the file of the one that is held."""
+
+    def __init__(self, run: Run, names: list[str]) -> None:
+        path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
+        os.makedirs(path, 0o700, exist_ok=True)
+        self._files = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in names]
+
+    def __enter__(self) -> int:
+        while True:
+            for file in self._files:
+                with suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return file
+            signal.sigtimedwait([], _LOOK_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            os.close(file)
+
+
+def _seconds(seconds: float) -> str:
+    """Seconds as Go writes a duration that was cut to milliseconds."""
+    milliseconds = round(seconds * 1000)
+    return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
+
+
+def _leave_if_told(run: Run) -> None:
+    """End, and the pull with it, where nobody wants the image any more."""
+    if run.is_gone() or run.stop_wish():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what was begun is tidied up
+        raise _NotWanted
+
+
+def _warn(run: Run, kind: str, reason: str, message: str) -> None:
+    """Tell what a kubelet would record as an event."""
+    before = run.state.get("warnings") or []
+    told = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
+    _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, told])
+
+
+def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) -> None:
+    unpacked = _unpacked(run, engine, found)
+    _warn(run, "Normal", "Pulled", message)
+    image = {**found, **unpacked, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
+    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=image)
+
+
+def _lacks(engine: Engine, image: str, path: str) -> bool:
+    """Whether a container is to begin in a folder that its image has not: the engine that runs it would not make it."""
+    if path in {"", "/"} or not engine.runs:
+        return False
+    told = engine.ask("image", "mount", image)
+    lacks = told.code == 0 and not os.path.lexists(told.output.strip() + path)
+    engine.ask("image", "unmount", image)
+    return lacks
+
+
+def _end(run: Run, reason: str, message: str) -> None:
+    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=1, reason=reason, message=message)
+
+
+def _tell(run: Run, **changes: object) -> None:
+    run.write(**changes)
+    run.announce(_ANNOUNCE_SECONDS)

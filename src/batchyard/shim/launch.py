@@ -1,0 +1,492 @@
+"""Starting a container's command: what is made ready for it, and what the keeper's child does until it is one."""
+
+import errno
+import json
+import os
+import resource
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+from batchyard.shim import (
+    bubblewrap,
+    cgroups,
+    engine_container,
+    engines,
+    images,
+    linux,
+    masks,
+    nesting,
+    process_container,
+    rootfs_store,
+    seccomp,
+    state_dir,
+    stop,
+    straight,
+    unpacking,
+    users,
+)
+from batchyard.shim import run as words
+from batchyard.shim.capabilities import Features
+from batchyard.shim.cgroups import Group
+from batchyard.shim.container_exec import Container, User, user_of
+from batchyard.shim.run import Run
+from batchyard.shim.users import PodUsers, id_of, make_namespace
+
+# --- parts ---
+#
+# Parts of volumes as they are mounted: held fast, for containers that run could exchange them for links meanwhile.
+#
+# As a kubelet does it (subpath_linux.go): links are resolved, the result must lie in the volume and is opened without
+# following any, and what was opened is what is mounted. Folders of the machine come without links: containers that
+# have a
+# folder above them could have put some there since.
+
+
+def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
+    """The mounts, with absolute sources. ValueError where a part of a volume lies outside of it.
+
+    `isOfMachine` says of each whether it is a file or folder of the machine, and none of the pod's own.
+    """
+    whole: list[Mapping[str, Any]] = [
+        {**mount, "source": _absolute(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
+        for mount in mounts
+    ]
+    parts = {number: mount["source"] for number, mount in enumerate(mounts) if _is_part(mount["source"])}
+    if parts:
+        unpacking.leave_mount_namespace()
+    for number, source in parts.items():
+        volume = "/" if whole[number]["isOfMachine"] else _absolute("/".join(source.split("/")[:2]), pod)
+        _hold(volume, whole[number]["source"], f"{own}/part-{number}", source)
+        whole[number] = {**whole[number], "source": f"{own}/part-{number}"}
+    return whole
+
+
+def _absolute(source: str, pod: str) -> str:
+    return source if source.startswith("/") else f"{pod}/{source}"
+
+
+def _is_part(source: str) -> bool:
+    return source.startswith("/") or source.count("/") > 1
+
+
+def _hold(volume: str, path: str, target: str, name: str) -> None:
+    """Mount a part of a volume, or a folder of the machine, at a place of its own."""
+    top, real = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
+    if volume != "/" and real != top and not real.startswith(f"{top}/"):
+        raise ValueError(f"{name} leads out of its volume")
+    try:
+        file = straight.opened(top, real.removeprefix(top))
+    except OSError as failure:
+        if failure.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{name} leads out of its volume") from failure
+    unpacking.make_place(target, stat.S_ISDIR(os.fstat(file).st_mode))
+    linux.bind(f"/proc/self/fd/{file}", target)
+    os.close(file)
+
+
+_SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
+
+
+class Launched(NamedTuple):
+    """A child that becomes a command, and the files to read from it."""
+
+    pid: int
+    #: The command's outputs by their names in the log. A terminal has one.
+    outputs: Mapping[str, int]
+    #: What is told of the command, as lines of JSON.
+    status: int
+    #: Where it is told that it may start; None where it does not wait for that.
+    starts: int | None
+    #: What keeps the pipe open that the command reads; None where there is none.
+    stdin: int | None
+    #: What keeps the files of its image, as long as it is open; None where they are nobody's to remove.
+    image: int | None
+
+    def let_start(self, child: int, processes: int) -> None:
+        """Bound the number of a container's processes where no control group does, and let its command start.
+
+        Linux counts the processes of a user by user namespace, so those of a container that has its own.
+        """
+        if self.starts is not None:
+            most = processes + cgroups.OWN_PROCESSES
+            with suppress(ProcessLookupError):
+                resource.prlimit(child, resource.RLIMIT_NPROC, (most, most))
+            os.write(self.starts, b"1")
+
+
+class _Ends(NamedTuple):
+    """The child's ends of what connects it with its keeper."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    status: int
+    starts: int | None
+
+
+def launch(run: Run, features: Features, group: Group) -> Launched:
+    """Fork what becomes the command of a run. OSError where something cannot be made ready."""
+    unpacked = run.spec["image"].get("unpacked")
+    image = rootfs_store.use(run.node, unpacked) if unpacked else None
+    _make_places(run)
+    if features.cgroups:
+        version = features.cgroups.version
+        cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
+    outputs, ends = _connect(run)
+    starts = None
+    has_users = features.user_namespace or features.maps_users
+    if is_wrapped(run, features) and has_users and "pids" not in group:
+        waits, starts = os.pipe2(os.O_CLOEXEC)
+        ends = ends._replace(starts=waits)
+    pid = os.fork()
+    if pid == 0:
+        for file in outputs.values():
+            os.close(file)
+        _become(run, features, group, ends)
+    for file in dict.fromkeys(file for file in ends if file is not None):
+        os.close(file)
+    status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
+    for file in outputs.values():
+        os.set_blocking(file, False)
+    return Launched(pid, outputs, status, starts, stdin, image)
+
+
+def pods_group(run: Run) -> Group:
+    """The control group of a run, in that of its pod; empty where there is none."""
+    pod = _of_sandbox(run, "state.json").get("cgroup") or {}
+    return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
+
+
+def is_contained(run: Run) -> bool:
+    """Whether a container is the engine's."""
+    return images.is_run_by_engine(run.spec["image"])
+
+
+def is_wrapped(run: Run, features: Features) -> bool:
+    """Whether bubblewrap is around a container."""
+    return features.bubblewrap is not None and not is_contained(run)
+
+
+def forget(run: Run, features: Features) -> None:
+    """Have the engine forget a container whose warden could not see to that."""
+    if is_contained(run) and features.runner:
+        features.runner.forget(features.runner.name(run.path))
+
+
+def has_started(outer: int, child: int) -> bool:
+    """Whether the command has taken the place of bubblewrap, below the first process of the container."""
+    told = _command_line(outer)
+    return any(_command_line(pid) not in {b"", told} for pid in stop.children(child)[:1])
+
+
+def container(run: Run, features: Features, pid: int, group: Group) -> Container:
+    """A container that runs, for those who enter it or reach it."""
+    sandbox = _of_sandbox(run, "spec.json")
+    network = features.network if run.spec["network"] == "pod" else None
+    address = sandbox.get("address") if network is not None else None
+    is_enclosed = features.bubblewrap is not None or is_contained(run)
+    return Container(
+        name=run.spec["container"],
+        pid=pid,
+        is_wrapped=is_enclosed,
+        group=cgroups.leaf(group) if is_contained(run) else group,
+        environment=variables(run, pid),
+        folder=run.spec["workingDir"] or "/",
+        user=credentials(run, pid, is_enclosed=is_enclosed),
+        rules=filter_of(run, features),
+        network=network,
+        address=address.partition("/")[0] if address else "127.0.0.1",
+    )
+
+
+def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
+    """As whom a command is to run that enters a container: uid, gid, groups; None where who enters is he."""
+    if is_contained(run):
+        with suppress(OSError, KeyError):  # it may be over
+            return user_of(pid)
+        return None
+    user = None if is_enclosed else _ids(run)
+    return (*user, ()) if user else None
+
+
+def variables(run: Run, pid: int) -> dict[str, str]:
+    """All the variables of a container that runs; the engine, and its image, have set some."""
+    told = b""
+    if is_contained(run):
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            told = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in told.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs} or environment(run)
+
+
+def environment(run: Run) -> dict[str, str]:
+    """All the variables of a container: its own before those of its image. ValueError where its user is unknown."""
+    sandbox = _of_sandbox(run, "spec.json")
+    named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
+    named |= {"TERM": "xterm"} if run.spec["tty"] else {}
+    own: Mapping[str, str] = run.spec["environment"]
+    image = run.spec["image"]
+    if "unpacked" in image:
+        said = rootfs_store.told_of(run.node, image["unpacked"]).get("environment") or {}
+        brings = images.environment({}) | {"HOME": _account(run).home} | said
+    else:
+        brings = images.environment(image) | {"HOME": "/root"}
+    return brings | named | dict(own)
+
+
+def _account(run: Run) -> users.Account:
+    """Who runs a container of an unpacked image, as that knows him."""
+    told = rootfs_store.told_of(run.node, run.spec["image"]["unpacked"])
+    return users.account(run.spec["user"] or "", told.get("passwd") or "", told.get("group") or "")
+
+
+def _make_places(run: Run) -> None:
+    """What the container has for itself: a root to write to, a file for its last words, a pipe to be written to."""
+    os.mkdir("root", 0o755, dir_fd=run.folder)
+    for name, mode in bubblewrap.WRITABLE.items():
+        os.mkdir(f"root/{name}", dir_fd=run.folder)
+        os.chmod(f"root/{name}", mode, dir_fd=run.folder)
+    last = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
+    os.fchmod(last, 0o666)  # whoever the container's user is
+    os.close(last)
+    if run.spec["stdin"]:
+        os.mkfifo("stdin", 0o600, dir_fd=run.folder)
+
+
+def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
+    """Pipes, or a terminal, between the keeper and its child."""
+    status, telling = os.pipe2(os.O_CLOEXEC)
+    if run.spec["tty"]:
+        keeper, terminal = os.openpty()
+        return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, telling, None)
+    stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
+    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
+    os.set_blocking(stdin, True)
+    if run.spec["stdin"]:  # a pipe has no end as long as somebody holds it: nobody may have attached to it yet
+        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
+    return outputs, _Ends(stdin, stdout[1], stderr[1], telling, None)
+
+
+def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
+    """Become what runs the command of a run: bubblewrap, or a warden with a plain process. Failures are told."""
+    try:
+        run.release()
+        for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
+            os.dup2(source, target)
+        give_streams(run, features, range(3))
+        if run.spec["tty"] and (features.bubblewrap or is_contained(run)):
+            linux.own_terminal(0)
+        if is_contained(run):
+            engine_container.warden(_contained(run, features, group), ends.status)
+        bound(run.spec["limits"], group)
+        if features.bubblewrap:
+            _wrap(run, features.bubblewrap, features, ends)
+        process_container.warden(_plain_command(run), ends.status)
+    except (OSError, ValueError) as failure:
+        told = {"error": words.start_error(str(failure))}
+        os.write(ends.status, json.dumps(told).encode() + b"\n")
+    os._exit(1)
+
+
+def give_streams(run: Run, features: Features, files: Sequence[int]) -> None:
+    """Let the user of a pod open its standard files again by /dev/stdout and the like, as runc does."""
+    if features.maps_users and is_wrapped(run, features):
+        owner = id_of(run.path.split("/")[1])
+        for file in files:
+            if stat.S_ISFIFO(os.fstat(file).st_mode) or os.isatty(file):
+                os.fchown(file, owner, -1)
+
+
+def bound(limits: Mapping[str, Any], group: Group) -> None:
+    """Enter the control group. Without one, each process may have so much data as all of them should."""
+    cgroups.join(group)
+    if "memory" not in group and limits["memory"]:
+        resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
+
+
+def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
+    """Become bubblewrap. It is opened before the pod's files are all that this process reaches."""
+    executable = os.open(program, os.O_RDONLY)
+    variables, user, rules = environment(run), _user(run), filter_of(run, features)
+    is_plugged = features.network is not None and run.spec["network"] == "pod"
+    keeper = _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+    linux.leave_session_keyring()
+    spec = run.spec | {"user": user}
+    spec, view, places = _seen_by_pod(run, spec, keeper) if features.maps_users else _seen(run, spec)
+    options = bubblewrap.options(spec, places, view, variables)
+    if ends.starts is not None:
+        options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
+    if rules is not None:
+        options += ["--seccomp", str(_file_with(rules, "seccomp"))]
+    arguments = _file_with(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
+    for file in (ends.status, ends.starts):
+        if file is not None:
+            os.set_inheritable(file, True)
+    linux.default_signals()
+    told = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
+    os.execve(executable, ["bwrap", *told, "--", *run.spec["argv"]], {})
+
+
+def _file_with(content: bytes, name: str) -> int:
+    """Return a file in memory that a program reads which is executed."""
+    file = os.memfd_create(name, 0)
+    os.write(file, content)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def filter_of(run: Run, features: Features) -> bytes | None:
+    """Return the filter of a container's system calls; None if it has none. ValueError if it cannot be made."""
+    profile: Mapping[str, str] = run.spec.get("seccomp") or {}
+    if not features.filters:
+        if profile.get("type") == "Localhost":
+            raise ValueError("seccomp is not supported")
+        return None
+    match profile.get("type"):
+        case "Unconfined":
+            return None
+        case "Localhost":
+            node = os.readlink(f"/proc/self/fd/{run.node}")
+            return seccomp.filter_of_file(f"{node}/{seccomp.FOLDER}/{profile['profile']}")
+    return seccomp.default_filter()
+
+
+def _places(run: Run) -> bubblewrap.Places:
+    node = os.readlink(f"/proc/self/fd/{run.node}")
+    pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
+    return bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{masks.FOLDER}")
+
+
+_Seen: TypeAlias = tuple[dict[str, Any], bubblewrap.View, bubblewrap.Places]
+
+
+def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
+    """Return what the container sees of this machine where its files belong to the user that runs the node."""
+    places = _places(run)
+    spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
+    root = images.root(spec["image"], places.node)
+    folders = {} if root else images.folders(spec["image"], places.node)
+    return *_view(spec, places, root, folders), places
+
+
+def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
+    """Return the same where files belong to the pod's own user; this process becomes that user.
+
+    `keeper` is the process of the pod's sandbox, which holds the pod's user namespace open.
+    """
+    places = _places(run)
+    mounts = hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
+    pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
+    namespace = make_namespace(pod) if held is None else os.open(f"/proc/{keeper}/fd/{held}", os.O_RDONLY)
+    users = PodUsers(pod, namespace, places.pod)
+    own = bubblewrap.Places("", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks))
+    root = images.root(spec["image"], places.node)
+    folders = {} if root else images.folders(spec["image"], places.node)
+    root = users.copy(root) if root else ""
+    folders = {place: users.copy(source) for place, source in folders.items()}
+    spec = spec | {"mounts": [{**mount, "source": _copied(mount, users)} for mount in mounts]}
+    users.enter()
+    return *_view(spec, own, root, folders), own
+
+
+def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
+    """Copy what is mounted; return where the pod's user sees it."""
+    is_of_machine: bool = mount["isOfMachine"]
+    is_shared = is_of_machine and not mount["readOnly"]
+    return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
+
+
+def _contained(run: Run, features: Features, group: Group) -> engine_container.Contained:
+    """What the engine is to run. This process sees the pod's volumes from then on. ValueError where it cannot be."""
+    engine, places = features.runner, _places(run)
+    if engine is None:
+        raise ValueError("the container engine that was here is not, or does not work any more")
+    keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine sets the name that it sees itself
+    spec = run.spec | {"mounts": hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
+    connected = engines.Places(places.sandbox, places.run, keeper, run.path)
+    variables = engines.variables(run.spec["environment"])
+    options = engines.options(spec, connected, engine, group, variables)
+    return engine_container.Contained(engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group)
+
+
+def _view(
+    spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]
+) -> tuple[dict[str, Any], bubblewrap.View]:
+    """What the container is to see of this machine, a root filesystem or some of its folders; and the spec for that."""
+    own = f"{places.run}/root"
+    if root:
+        _check_root(root)
+        place = partial(unpacking.inside, root)
+        spec = nesting.nested(spec, place, places.run)
+        return spec, bubblewrap.View({"/": unpacking.writable(root, own)}, {}, lacks_folder=False, place=place)
+    place = partial(unpacking.inside_folders, folders, images.links() | bubblewrap.OWN_LINKS)
+    spec = nesting.nested(spec, place, places.run)
+    lacks_folder = bubblewrap.lacks_folder(spec, folders)
+    seen = unpacking.with_points(folders, bubblewrap.targets(spec), own)
+    return spec, bubblewrap.View(seen, images.links(), lacks_folder, place)
+
+
+def _check_root(root: str) -> None:
+    """See that an image leaves the places alone at which every container has something of its own. ValueError else."""
+    for name in ("proc", "sys", "dev"):
+        if os.path.islink(f"{root}/{name}"):
+            raise ValueError(f"/{name} of the image is a link: nothing can be mounted there")
+
+
+def _enter_pod(run: Run, namespaces: int) -> int:
+    """Enter what the pod's containers share; the process that holds it. ValueError where its sandbox is not there."""
+    with suppress(OSError):
+        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
+        keeper = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
+        entered = keeper and os.pidfd_open(keeper)
+        if entered and state_dir.is_locked(sandbox):
+            linux.enter(entered, namespaces)
+            return int(keeper or 0)
+    raise ValueError("the pod's sandbox is not running")
+
+
+def _plain_command(run: Run) -> process_container.Command:
+    spec: Mapping[str, Any] = run.spec
+    if images.root(spec["image"], ""):
+        raise ValueError(f"the files of {spec['image']['name']} cannot be shown without bubblewrap")
+    if spec["mounts"]:
+        raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
+    return process_container.Command(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
+
+
+def _user(run: Run) -> Mapping[str, int] | None:
+    """Who runs a container as it looks from inside; None: who runs the node, or root in his place."""
+    if "unpacked" not in run.spec["image"]:
+        named: Mapping[str, int] | None = run.spec["user"]
+        return named
+    found = _account(run)
+    return {"uid": found.uid, "gid": found.gid} if found.uid or found.gid else None
+
+
+def _ids(run: Run) -> tuple[int, int] | None:
+    user = _user(run)
+    return (user["uid"], user["gid"]) if user else None
+
+
+def _of_sandbox(run: Run, name: str) -> dict[str, Any]:
+    """What a file of the pod's sandbox holds."""
+    with suppress(OSError):
+        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
+        try:
+            return state_dir.read_json(sandbox, name) or {}
+        finally:
+            os.close(sandbox)
+    return {}
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,138 @@
+"""Volumes that are mounted within other volumes of a container: attached here, before bubblewrap starts.
+
+bubblewrap reaches each place of a mount by its path, while all of the machine's files are still to be seen: it would
+follow a link that a container put into the outer volume, out of the container. Here the places in a volume are reached
+from the volume, by steps that follow no link, with the rights of the pod's user.
+"""
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from batchyard.shim import images, linux, straight, unpacking
+
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644
+
+
+class _Row(NamedTuple):
+    """Something that is mounted, and where."""
+
+    source: str
+    place: str
+    is_read_only: bool
+
+
+class _Tree:
+    """The mounts of a container, the outer ones first. The root of each is held open once something lies in it."""
+
+    def __init__(self, rows: list[_Row], own: str) -> None:
+        self._rows = rows
+        self._own = own
+        self._outer = [self.enclosing(row.place, number) for number, row in enumerate(rows)]
+        self._held: dict[int, int] = {}
+        self._stages: dict[int, str] = {}
+
+    def enclosing(self, place: str, before: int | None = None) -> int | None:
+        """The innermost mount that a place lies in, of the first so many."""
+        found = [number for number, row in enumerate(self._rows[:before]) if images.is_within(place, row.place)]
+        return found[-1] if found else None
+
+    def attach(self) -> None:
+        """Attach the mounts that lie in others."""
+        for number, outer in enumerate(self._outer):
+            if outer is not None:
+                self._attach(number, outer)
+
+    def make_folder(self, place: str, outer: int) -> None:
+        """Make a folder in a mount if that can be done; a container is told if its working directory is not there."""
+        with suppress(OSError):
+            os.close(straight.made(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
+
+    def outermost(self) -> list[dict[str, Any]]:
+        """The mounts that are left for bubblewrap. What is attached in them comes with them, read-only or not."""
+        return [
+            {"source": self._stages[number], "target": row.place, "readOnly": False}
+            if number in self._stages
+            else {"source": row.source, "target": row.place, "readOnly": row.is_read_only}
+            for number, row in enumerate(self._rows)
+            if self._outer[number] is None
+        ]
+
+    def _below(self, place: str, outer: int) -> str:
+        return place.removeprefix(self._rows[outer].place)
+
+    def _hold(self, number: int) -> int:
+        """Hold the root of a mount open; an outermost one gets a place of its own in the run's folder."""
+        if number not in self._held:
+            if not self._held:
+                unpacking.leave_mount_namespace()
+            row, stage = self._rows[number], f"{self._own}/stage-{number}"
+            copy = self._copied(row)
+            unpacking.make_place(stage, stat.S_ISDIR(os.fstat(copy).st_mode))
+            linux.attach_mount(copy, stage)
+            self._held[number], self._stages[number] = copy, stage
+        return self._held[number]
+
+    def _copied(self, row: _Row) -> int:
+        copy = linux.clone_mount(row.source)
+        if row.is_read_only:
+            linux.make_read_only(copy)
+        return copy
+
+    def _attach(self, number: int, outer: int) -> None:
+        top, row = self._hold(outer), self._rows[number]
+        copy, below = self._copied(row), self._below(row.place, outer)
+        try:
+            if stat.S_ISDIR(os.fstat(copy).st_mode):
+                point = straight.made(top, below, _FOLDER_MODE)
+            else:
+                point = straight.made_file(top, below, _FILE_MODE)
+        except OSError as failure:
+            if failure.errno != errno.ELOOP:
+                raise
+            raise ValueError(f"{row.place} is reached through a link of another volume") from failure
+        linux.attach_mount_at(copy, point)
+        os.close(point)
+        self._held[number] = copy
+
+
+def normal(path: str) -> str:
+    """An absolute path in its shortest form."""
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) -> dict[str, Any]:
+    """The spec with the outermost mounts alone, at places without links; what lies within them is attached.
+
+    `place_of` tells where a path of the container is to be mounted, `run` is the run's folder. ValueError where
+    something is not to be mounted at.
+    """
+    rows = [_Row(mount["source"], place_of(normal(mount["target"])), mount["readOnly"]) for mount in spec["mounts"]]
+    for row in rows:
+        _check(row.place)
+    rows.sort(key=lambda row: row.place.count("/"))
+    last = place_of(normal(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    tree = _Tree(rows, f"{run}/root")
+    if last:
+        _check(last)
+        if tree.enclosing(last) is not None:
+            tree = _Tree([*rows, _Row(f"{run}/termination-log", last, False)], f"{run}/root")
+            last = ""
+    tree.attach()
+    folder = normal(spec["workingDir"] or "/")
+    outer = tree.enclosing(place_of(folder))
+    if outer is not None:
+        tree.make_folder(place_of(folder), outer)
+    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": last, "workingDir": folder}
+
+
+def _check(place: str) -> None:
+    """In the words of runc. Links of /proc lead out of the container until bubblewrap is done."""
+    if place == "/":
+        raise ValueError("a mount at / would hide the container's own files")
+    if images.is_within(place, "/proc"):
+        raise ValueError(f'"{place}" cannot be mounted because it is inside /proc')

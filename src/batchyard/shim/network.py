@@ -1,0 +1,259 @@
+"""A pod's place in the network: a namespace of its own, and a cable to the bridge that all pods share."""
+
+import os
+import signal
+import socket
+import struct
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from batchyard.shim import linux, state_dir
+from batchyard.shim.event_loop import Loop
+
+# --- netlink ---
+#
+# Network links, addresses and routes, made by asking Linux itself (rtnetlink(7)): no program is started for them.
+
+
+_ACK, _CREATE, _EXCL, _REQUEST = 0x4, 0x400, 0x200, 0x1
+_ERROR, _NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _NEWROUTE = 2, 16, 17, 18, 20, 24
+_UP = 1
+#: Attributes of links: IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD.
+_NAME, _MASTER, _LINKINFO, _NAMESPACE = 3, 10, 18, 28
+_KIND, _DATA, _PEER = 1, 2, 1
+#: Attributes of addresses and routes: IFA_ADDRESS, IFA_LOCAL, RTA_OIF, RTA_GATEWAY.
+_ADDRESS, _LOCAL, _OUTPUT, _GATEWAY = 1, 2, 4, 5
+_TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
+
+
+class Netlink:
+    """A way to ask for changes in the network namespace in which it was made, wherever the process is by then."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._socket.close()
+
+    def make_bridge(self, name: str) -> None:
+        """A bridge, which is up."""
+        kind = _attribute(_LINKINFO, _attribute(_KIND, b"bridge"))
+        self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + kind)
+
+    def make_pair(self, name: str, peer: str, peer_namespace: int) -> None:
+        """A cable: one end here, the other in the network namespace that is held open."""
+        other = _link() + _text(_NAME, peer) + _number(_NAMESPACE, peer_namespace)
+        pair = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, other))
+        self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + _attribute(_LINKINFO, pair))
+
+    def plug(self, name: str, bridge: str) -> None:
+        """Plug a link into a bridge, and set it up."""
+        master = _number(_MASTER, self.index(bridge))
+        self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name) + master)
+
+    def set_up(self, name: str) -> None:
+        """Set a link up."""
+        self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name))
+
+    def remove(self, name: str) -> None:
+        """Remove a link."""
+        self._ask(_DELLINK, 0, _link() + _text(_NAME, name))
+
+    def add_address(self, name: str, address: str) -> None:
+        """Give a link an address, such as `10.77.0.5/16`. FileExistsError where it has it."""
+        number, _, length = address.partition("/")
+        packed = socket.inet_aton(number)
+        head = struct.pack("=BBBBI", socket.AF_INET, int(length), 0, 0, self.index(name))
+        body = head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed)
+        self._ask(_NEWADDR, _CREATE | _EXCL, body)
+
+    def route_by(self, gateway: str, name: str) -> None:
+        """Send what is for nobody near by to a gateway."""
+        head = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
+        body = head + _attribute(_GATEWAY, socket.inet_aton(gateway)) + _number(_OUTPUT, self.index(name))
+        self._ask(_NEWROUTE, _CREATE | _EXCL, body)
+
+    def index(self, name: str) -> int:
+        """The number of a link."""
+        answer = self._ask(_GETLINK, 0, _link() + _text(_NAME, name))
+        return int(struct.unpack_from("=4xi", answer)[0])
+
+    def _ask(self, kind: int, flags: int, body: bytes) -> bytes:
+        """Send a request; its answer, empty where it is only acknowledged. OSError where it is refused."""
+        acknowledged = 0 if kind == _GETLINK else _ACK
+        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | acknowledged | flags, 1, 0) + body)
+        answer = self._socket.recv(65536)
+        _, answered, _, _, _ = struct.unpack_from("=IHHII", answer)
+        if answered != _ERROR:
+            return answer[16:]
+        number = -struct.unpack_from("=i", answer, 16)[0]
+        if number:
+            raise OSError(number, os.strerror(number))
+        return b""
+
+
+def _link(up: bool = False) -> bytes:
+    """The head of a message about a link that is named by an attribute."""
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _UP if up else 0, _UP if up else 0)
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def _text(kind: int, value: str) -> bytes:
+    return _attribute(kind, value.encode() + b"\0")
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack("=I", value))
+
+
+# --- switch ---
+#
+# The switch: a process that holds the network of the pods, a bridge in a network namespace of its own.
+#
+# It holds the spawner's user namespace too, where there is one. It outlives the spawner, so that the next one finds the
+# pods of the last. Whoever connects to its socket, `switch` in the node's folder, is sent one message: `ok` or why
+# there
+# is no network, with files of the user namespace and the network namespace. Then he may ask for sockets in the pods'
+# network, by `tcp` or `udp`, and is sent one each time. The switch ends when nobody is connected any more.
+
+
+BRIDGE = "pods"
+_KINDS = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
+
+
+class Held(NamedTuple):
+    """What the switch hands out. As long as the connection is open, by whomever, the switch stays."""
+
+    connection: socket.socket
+    user_namespace: int
+    #: None where there is no network for pods: `failure` says why.
+    network: int | None
+    failure: str
+
+
+def find(node: int) -> Held | None:
+    """The switch that is at work in a node's folder."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(state_dir.address(node, "switch"))
+        said, files = state_dir.take_files(connection, 4096, 2)
+    except OSError:
+        said, files = b"", []
+    if not said:
+        connection.close()
+        return None
+    network = files[1] if said == b"ok" else None
+    return Held(connection, files[0], network, "" if said == b"ok" else said.decode())
+
+
+def start(node: int) -> Held | None:
+    """A new switch, in the user namespace of this process."""
+    state_dir.remove(node, "switch")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(state_dir.address(node, "switch"))
+    listening.listen(64)
+    if os.fork() == 0:
+        _be(listening)
+    listening.close()
+    return find(node)
+
+
+def _be(listening: socket.socket) -> NoReturn:
+    """Be the switch until nobody is connected."""
+    try:
+        os.setsid()
+        os.closerange(3, listening.fileno())
+        os.closerange(listening.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        _Switch(listening).serve()
+    finally:
+        os._exit(0)
+
+
+class _Switch:
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._loop = Loop()
+        self._connected = 0
+        self._hello = _make_network()
+        self._files = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "net")]
+
+    def serve(self) -> None:
+        self._loop.when_readable(self._listening.fileno(), self._accept)
+        self._loop.run()
+
+    def _accept(self) -> None:
+        connection, _ = self._listening.accept()
+        self._connected += 1
+        try:
+            socket.send_fds(connection, [self._hello], self._files)
+        except OSError:
+            self._connected -= 1
+            return
+        self._loop.when_readable(connection.fileno(), partial(self._answer, connection))
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Hand out a socket, or note that somebody has gone."""
+        try:
+            asked = connection.recv(16)
+            if asked in _KINDS:
+                with socket.socket(socket.AF_INET, _KINDS[asked]) as given:
+                    socket.send_fds(connection, [b"ok"], [given.fileno()])
+        except OSError:
+            asked = b""
+        if not asked:
+            self._loop.forget(connection.fileno())
+            connection.close()
+            self._connected -= 1
+            if not self._connected:
+                self._loop.stop()
+
+
+def _make_network() -> bytes:
+    """Make the network that pods are plugged into; what to say of it."""
+    try:
+        linux.unshare(linux.NEWNET)
+        network = Netlink()
+        network.set_up("lo")
+        network.make_bridge(BRIDGE)
+        linux.let_anybody_serve_any_port()
+    except OSError as failure:
+        return str(failure).encode()
+    return b"ok"
+
+
+_LINK = "eth0"
+
+
+def enter_new(spec: dict[str, Any], network: int) -> None:
+    """Enter a new network namespace, plugged into the network that is held open, with the address of the spec."""
+    linux.enter(network, linux.NEWNET)
+    outside = Netlink()
+    linux.unshare(linux.NEWNET)
+    inside = Netlink()
+    address, gateway = spec["address"], spec["gateway"]
+    _plug(inside, outside, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network)
+    with suppress(FileExistsError):
+        outside.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
+    inside.set_up("lo")
+    inside.add_address(_LINK, address)
+    inside.route_by(gateway, _LINK)
+    linux.let_anybody_serve_any_port()
+    outside.close()
+    inside.close()
+
+
+def _plug(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
+    """Lay the cable. One that a pod of the same address has left goes first: Linux takes its time to clean up."""
+    try:
+        inside.make_pair(_LINK, peer, network)
+    except FileExistsError:
+        outside.remove(peer)
+        inside.make_pair(_LINK, peer, network)
+    outside.plug(peer, BRIDGE)

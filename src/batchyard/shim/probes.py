@@ -1,0 +1,392 @@
+"""One attempt at a handler of a container: what its probes ask, what its hooks do.
+
+It happens in a child of the keeper that may wait as long as it takes. The words are those of a kubelet (pkg/probe,
+pkg/kubelet/lifecycle, the CRI client) and of Go's network, which a kubelet passes on.
+"""
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+
+from batchyard.shim import clock, container_exec, linux
+from batchyard.shim.container_exec import Container
+from batchyard.shim.event_loop import Loop
+from batchyard.shim.run import Run
+
+# --- grpc health ---
+#
+# Asking a server for its health by gRPC: the one request of grpc.health.v1.Health, over HTTP/2 (RFC 9113).
+#
+# Only the answer's message is read. What a server tells in compressed headers is not: an answer without a message is a
+# failure, whatever its reason.
+
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
+_END_STREAM, _END_HEADERS, _ACK, _PADDED = 0x1, 0x4, 0x1, 0x8
+_STREAM = 1
+_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+SERVING = _STATUSES[1]
+
+
+class NoAnswerError(OSError):
+    """The server has ended the request without a message."""
+
+
+def check(connection: socket.socket, authority: str, service: str, agent: str) -> str:
+    """The status of a service, of the whole server where it has no name. NoAnswerError, TimeoutError, OSError."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/grpc.health.v1.Health/Check",
+        ":authority": authority,
+        "content-type": "application/grpc",
+        "user-agent": agent,
+        "te": "trailers",
+    }
+    fields = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
+    name = service.encode()
+    message = b"\x0a" + _varint(len(name)) + name if name else b""
+    request = _frame(_SETTINGS, 0, 0, b"") + _frame(_HEADERS, _END_HEADERS, _STREAM, fields)
+    connection.sendall(_PREFACE + request + _frame(_DATA, _END_STREAM, _STREAM, _message(message)))
+    return _status(_answer(connection))
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """The message of the answer."""
+    body = b""
+    while True:
+        length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _exactly(connection, 9))
+        payload = _exactly(connection, length)
+        if kind in {_SETTINGS, _PING} and not flags & _ACK:
+            connection.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        if kind == _DATA and stream == _STREAM:
+            body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+            if len(body) >= 5 and len(body) - 5 >= int.from_bytes(body[1:5], "big"):
+                return body[5:]
+        is_over = stream == _STREAM and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
+        if is_over or kind == _GOAWAY:
+            raise NoAnswerError("the server has ended the request without an answer")
+
+
+def _status(message: bytes) -> str:
+    """The field `status` of a HealthCheckResponse."""
+    number = message[1] if message[:1] == b"\x08" else 0
+    return _STATUSES[number] if number < len(_STATUSES) else str(number)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        data = connection.recv(size - len(found))
+        if not data:
+            raise NoAnswerError("EOF")
+        found += data
+    return found
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _message(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def _text(value: str) -> bytes:
+    """A text as HPACK has it, not compressed."""
+    data = value.encode()
+    if len(data) < 127:
+        return bytes([len(data)]) + data
+    return b"\x7f" + _varint(len(data) - 127) + data
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
+
+
+Result: TypeAlias = Literal["success", "warning", "failure", "unknown"]
+_AGENT = "kube-probe/1.32"
+_BODY_BYTES = 10 * 1024
+_REDIRECTS_MAX = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class Outcome(NamedTuple):
+    """What came of it, with what it said. `unknown` where it could not be tried."""
+
+    result: Result
+    text: str
+
+
+def attempt(handler: Mapping[str, Any], container: Container, timeout: float | None) -> Outcome:
+    """Try a handler: exec, httpGet, tcpSocket, grpc or sleep. Timeout in seconds, None for ever."""
+    if "exec" in handler:
+        return _execute(handler["exec"].get("command") or [], container, timeout)
+    if "sleep" in handler:
+        select.select([], [], [], handler["sleep"]["seconds"])
+        return Outcome("success", "")
+    if container.network is not None:
+        linux.enter(container.network, linux.NEWNET)
+    if "httpGet" in handler:
+        return _get(handler["httpGet"], container.address, timeout)
+    if "tcpSocket" in handler:
+        action = handler["tcpSocket"]
+        return _connect(action.get("host") or container.address, int(action["port"]), timeout)
+    if "grpc" in handler:
+        action = handler["grpc"]
+        return _check(container.address, int(action["port"]), action.get("service") or "", timeout)
+    return Outcome("unknown", f"missing probe handler for {container.name}")
+
+
+def _execute(argv: list[str], container: Container, timeout: float | None) -> Outcome:
+    try:
+        code, output = container_exec.execute(argv, container, timeout)
+    except (OSError, ValueError) as failure:
+        return Outcome("unknown", str(failure))
+    if code is None:
+        return Outcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+    return Outcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+
+
+def _connect(host: str, port: int, timeout: float | None) -> Outcome:
+    try:
+        _connection(host, port, timeout).close()
+    except TimeoutError:
+        return Outcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
+    except OSError as failure:
+        return Outcome("failure", _not_connected(host, port, failure))
+    return Outcome("success", "")
+
+
+def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome:
+    """Ask by gRPC. The connection and the answer have one timeout together."""
+    end = None if timeout is None else clock.monotonic() + timeout
+    place = _joined(host, port)
+    try:
+        connection = _connection(host, port, timeout)
+    except OSError:
+        within = f"within {timeout:g}s" if timeout is not None else "at all"
+        return Outcome("failure", f'timeout: failed to connect service "{place}" {within}: context deadline exceeded')
+    with connection:
+        try:
+            connection.settimeout(_left(end))
+            status = check(connection, place, service, _AGENT)
+        except TimeoutError:
+            return Outcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
+        except OSError as failure:
+            return Outcome("failure", f"error: health rpc probe failed: {failure}")
+    if status != SERVING:
+        return Outcome("failure", f'service unhealthy (responded with "{status}")')
+    return Outcome("success", "service healthy")
+
+
+def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outcome:
+    """Ask by HTTP. Redirects on the same host are followed; elsewhere they are a success with a warning."""
+    host, port = action.get("host") or address, int(action["port"])
+    scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
+    end = None if timeout is None else clock.monotonic() + timeout
+    first = f"{scheme}://{_joined(host, port)}{path}"
+    for _ in range(_REDIRECTS_MAX):
+        try:
+            code, headers, body = _ask(scheme, host, port, path, action.get("httpHeaders") or [], end)
+        except TimeoutError:
+            text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            return Outcome("failure", f'Get "{first}": {text}')
+        except OSError as failure:
+            return Outcome("failure", f'Get "{first}": {_not_answered(host, port, failure)}')
+        target = _target(headers.get("location", ""), scheme, host, port) if code in _REDIRECTS else None
+        if target is None or target[1] != host:
+            return _answered(code, body)
+        scheme, host, port, path = target
+    return Outcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
+
+
+def _answered(code: int, body: str) -> Outcome:
+    if 300 <= code < 400:
+        return Outcome("warning", f"Probe terminated redirects, Response body: {body}")
+    if 200 <= code < 300:
+        return Outcome("success", body)
+    return Outcome("failure", f"HTTP probe failed with statuscode: {code}")
+
+
+def _ask(
+    scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
+) -> tuple[int, dict[str, str], str]:
+    """The status code, headers and body of an answer. TimeoutError, OSError where there is none."""
+    default = {"Host": _joined(host, port), "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
+    given = {header["name"].title(): header["value"] for header in headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
+    with _connection(host, port, _left(end)) as plain:
+        connection = _encrypted(plain, host) if scheme == "https" else plain
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        answer = b""
+        while len(answer) < 2 * _BODY_BYTES:
+            connection.settimeout(_left(end))
+            data = connection.recv(65536)
+            answer += data
+            if not data or _is_whole(answer):
+                break
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    version, _, status = first.partition(" ")
+    if not answer:
+        raise OSError("EOF")
+    if not version.startswith("HTTP/") or not status[:3].isdigit():
+        raise OSError(f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{first}"')
+    pairs = (line.partition(":") for line in rest)
+    named = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return int(status[:3]), named, body[:_BODY_BYTES].decode(errors="replace")
+
+
+def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
+    """A connection. The host goes as bytes: for a text Python would load much that only foreign names need."""
+    family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, number)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_whole(answer: bytes) -> bool:
+    """Whether an answer says how long it is, and all of that is there: a server need not close."""
+    head, found, body = answer.partition(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name == b"content-length" and value.strip().isdigit():
+            return bool(found) and len(body) >= int(value)
+    return head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(found)
+
+
+def _encrypted(plain: socket.socket, host: str) -> socket.socket:
+    """TLS, whoever the server says he is."""
+    ssl = import_module("ssl")
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    wrapped: socket.socket = context.wrap_socket(plain, server_hostname=host)
+    return wrapped
+
+
+def _target(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
+    """Where a redirect leads: scheme, host, port, path."""
+    if location.startswith("/") and not location.startswith("//"):
+        return scheme, host, port, location
+    named, found, rest = location.partition("://")
+    if not found:
+        return None
+    place, _, path = rest.partition("/")
+    name, _, number = place.partition(":")
+    return named, name, int(number) if number.isdigit() else 443 if named == "https" else 80, f"/{path}"
+
+
+def _left(end: float | None) -> float | None:
+    if end is None:
+        return None
+    left = end - clock.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _not_answered(host: str, port: int, failure: OSError) -> str:
+    if failure.errno == errno.ECONNRESET:
+        return "read: connection reset by peer"
+    return _not_connected(host, port, failure) if failure.errno else str(failure)
+
+
+def _not_connected(host: str, port: int, failure: OSError) -> str:
+    if isinstance(failure, socket.gaierror):
+        return f"dial tcp: lookup {host}: no such host"
+    return f"dial tcp {_joined(host, port)}: connect: {os.strerror(failure.errno or 0).lower()}"
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# --- tries ---
+#
+# Tries of a container's handlers, each in a child of its own, so that the keeper goes on meanwhile.
+
+
+#: How much longer than its timeout a try may take to tell that it took too long.
+_SLACK_SECONDS = 5.0
+_LOST = Outcome("unknown", "the attempt was ended")
+
+
+class Tries:
+    """The tries that are under way for one run."""
+
+    def __init__(self, run: Run, loop: Loop) -> None:
+        self._run = run
+        self._loop = loop
+        self._children: dict[int, int] = {}
+
+    def start(
+        self,
+        container: Container,
+        handler: Mapping[str, Any],
+        timeout: float | None,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Try a handler; call back with what came of it."""
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        child = os.fork()
+        if child == 0:
+            self._be(container, handler, timeout, writes)
+        os.close(writes)
+        self._children[reads] = child
+        self._loop.when_readable(reads, partial(self._take, reads, b"", done))
+        if timeout is not None:
+            self._loop.after(timeout + _SLACK_SECONDS, partial(self._kill, reads, child))
+
+    def end(self) -> None:
+        """End those that are under way."""
+        for reads, child in list(self._children.items()):
+            self._kill(reads, child)
+
+    def _be(self, container: Container, handler: Mapping[str, Any], timeout: float | None, writes: int) -> NoReturn:
+        """In the child: try, and tell."""
+        try:
+            linux.die_with_parent(signal.SIGKILL)
+            linux.default_signals()
+            self._run.release()
+            outcome = attempt(handler, container, timeout)
+            os.write(writes, json.dumps(outcome).encode())
+        except (OSError, ValueError, KeyError) as failure:
+            os.write(writes, json.dumps(Outcome("unknown", repr(failure))).encode())
+        finally:
+            os._exit(0)
+
+    def _take(self, reads: int, before: bytes, done: Callable[[Outcome], None]) -> None:
+        data = os.read(reads, 65536)
+        if data:
+            self._loop.when_readable(reads, partial(self._take, reads, before + data, done))
+            return
+        self._loop.forget(reads)
+        os.close(reads)
+        del self._children[reads]
+        done(Outcome(*json.loads(before)) if before else _LOST)
+
+    def _kill(self, reads: int, child: int) -> None:
+        if self._children.get(reads) == child:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)

@@ -1,0 +1,59 @@
+"""Who asks container engines for images where the spawner lives in a user namespace of its own.
+
+An engine of an ordinary user, podman, makes itself a user namespace of more users, which none may do from within the
+spawner's. So before that is made a process is forked that stays outside: it finds engines, tells of them, and forks the
+keepers of images. It ends with the spawner; keepers outlive it.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from batchyard.shim import engines, event_loop, image_pull, sweep
+from batchyard.shim.engine import Engine
+from batchyard.shim.engines import Failure, Found
+
+_PATH_BYTES = 4096
+_TOLD_BYTES = 1 << 16
+#: How long the trials of engines may take.
+_PATIENCE_SECONDS = 60.0
+
+
+def start(node: int, without: Collection[str], environment: Mapping[str, str]) -> tuple[socket.socket, Found]:
+    """Fork it. What connects with it, where names of runs are sent; and the engines that it found."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with there:
+        if os.fork() == 0:
+            event_loop.be(
+                node, "outside", partial(_serve, node, there, partial(engines.find, node, environment, None, without))
+            )
+    here.settimeout(_PATIENCE_SECONDS)
+    said: dict[str, Any] = {"failures": [["container engine", "nobody could look for one in time"]]}
+    with suppress(OSError, ValueError):
+        said = json.loads(here.recv(_TOLD_BYTES))
+    here.settimeout(None)
+    found = tuple(Engine(**engine) for engine in said.get("engines") or ())
+    return here, Found(found, tuple(Failure(*row) for row in said["failures"]))
+
+
+def _serve(node: int, connection: socket.socket, find: Callable[..., Found]) -> None:
+    """Find engines, and fork a keeper for each name of a run, until the spawner is gone."""
+    held = sorted({node, connection.fileno()})
+    for first, last in zip([2, *held], [*held, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(first + 1, last)
+    found = find(may_run=False)
+    told = [engine._replace(environment={})._asdict() for engine in found.engines]
+    connection.send(json.dumps({"engines": told, "failures": found.failures}).encode())
+    for engine in found.engines:
+        if os.fork() == 0:
+            event_loop.be(node, f"containers of {engine.kind}", partial(sweep.containers, node, engine))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
+        if os.fork() == 0:
+            connection.close()
+            event_loop.keep(node, path, partial(image_pull.keep, engines=found.engines))

@@ -1,0 +1,169 @@
+"""The keeper of a sandbox: the pod's pause, that holds what its containers share until it is told to end."""
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+from batchyard.shim import cgroups, clock, linux, masks, network, state_dir, sweep
+from batchyard.shim.capabilities import Features
+from batchyard.shim.cgroups import Group
+from batchyard.shim.event_loop import Loop
+from batchyard.shim.run import Run
+from batchyard.shim.users import make_namespace
+
+# --- usage ---
+#
+# How much of the disk a folder takes, with all that is in it.
+
+
+_BLOCK = 512
+
+
+def disk(path: str) -> int:
+    """The bytes of a folder; a file with several names counts once. What goes meanwhile does not count."""
+    blocks: dict[tuple[int, int], int] = {}
+    with suppress(FileNotFoundError):
+        for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+            for found in filter(None, (_stat(name, here) for name in (*folders, *files))):
+                blocks[found.st_dev, found.st_ino] = found.st_blocks
+    return sum(blocks.values()) * _BLOCK
+
+
+def _stat(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+_GONE_SECONDS = 2.0
+_ANNOUNCE_SECONDS = 1.0
+#: Volumes are measured soon, then every ten seconds as a kubelet looks; less often where that takes long.
+_MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
+#: How long the keepers of a pod may take to tell that what they kept was killed.
+_END_SECONDS = 10.0
+
+
+def keep(run: Run, features: Features) -> None:
+    """Keep a claimed sandbox until it is to end."""
+    run.write(keeper=os.getpid(), phase="Starting")
+    group = _pods_group(run, features)
+    try:
+        users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
+        _make(run, features, group)
+        _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group, users=users)
+        _wait(run)
+        _end_runs(run)
+        message = {}
+    except (OSError, ValueError) as failure:
+        message = {"message": str(failure)}
+    cgroups.remove(group, has_namesakes=features.runner is not None)
+    _tell(run, phase="Exited", finishedAt=clock.now(), **message)
+
+
+def _wait(run: Run) -> None:
+    """Until the sandbox is to end, or its folder is gone."""
+    loop = Loop()
+
+    def look() -> None:
+        if run.is_gone() or run.stop_wish():
+            loop.stop()
+
+    def watch() -> None:
+        look()
+        loop.after(_GONE_SECONDS, watch)
+
+    loop.when_signalled(signal.SIGTERM, look)
+    watch()
+    if run.spec.get("limited"):
+        _measure(run, loop, _MEASURES_FIRST_SECONDS)
+    loop.run()
+
+
+def _measure(run: Run, loop: Loop, patience: float) -> None:
+    """Look now and then whether a volume holds more than it may; the first that does is told, and ends the pod."""
+    began = clock.monotonic()
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    for limit in run.spec["limited"]:
+        if disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
+            _tell(run, exceeded={"volume": limit["volume"], "at": clock.now()})
+            return
+    took = clock.monotonic() - began
+    again = max(min(2 * patience, _MEASURES_SECONDS), _MEASURES_SHARE * took)
+    loop.after(patience, lambda: _measure(run, loop, again))
+
+
+def _end_runs(run: Run) -> None:
+    """Kill what still runs in the pod, and wait until its keepers have told that."""
+    end = clock.monotonic() + _END_SECONDS
+    pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
+    while (kept := sweep.kept_runs(pod)) and clock.monotonic() < end:
+        for path in kept:
+            _kill(pod, path)
+        signal.sigtimedwait([], 0.005)
+
+
+def _kill(pod: int, path: str) -> None:
+    with suppress(OSError):
+        opened = state_dir.open_folder(path, pod)
+        state = state_dir.read_json(opened, "state.json") or {}
+        os.close(opened)
+        if "pid" in state and state["phase"] == "Running":
+            os.kill(state["pid"], signal.SIGKILL)
+
+
+def _tell(run: Run, **changes: object) -> None:
+    run.write(**changes)
+    run.announce(_ANNOUNCE_SECONDS)
+
+
+def _pods_group(run: Run, features: Features) -> Group:
+    """The names of the pod's control group; none where there are none."""
+    base = features.cgroups.base if features.cgroups else {}
+    return {name: f"{path}/{sweep.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
+
+
+def _make(run: Run, features: Features, group: Group) -> None:
+    """Make what the containers of the pod share."""
+    for name, text in _files(run.spec).items():
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
+            file.write(text)
+    if features.cgroups:
+        cgroups.make(group, {})
+        cgroups.share_out(features.cgroups.version, group)
+    if features.namespaces:
+        if run.spec["network"] == "pod" and features.network is not None:
+            network.enter_new(run.spec, features.network)
+        linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
+        linux.keep_mounts_to_oneself()
+        masks.hide_in_sys(os.readlink(f"/proc/self/fd/{run.node}") + f"/{masks.FOLDER}")
+        socket.sethostname(run.spec["hostname"])
+        _mount_volumes(run)
+
+
+def _files(spec: dict[str, Any]) -> dict[str, str]:
+    """The files by which names are known in the pod, by their names in /etc."""
+    resolvers, searches = spec["resolvers"], spec["searches"]
+    lines = [f"search {' '.join(searches)}"] if searches else []
+    lines += [f"nameserver {resolver}" for resolver in resolvers]
+    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _machines("resolv.conf")
+    return {"hosts": spec["hosts"], "hostname": f"{spec['hostname']}\n", "resolv.conf": resolv}
+
+
+def _machines(name: str) -> str:
+    """What the machine itself has in /etc."""
+    try:
+        with open(f"/etc/{name}", encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _mount_volumes(run: Run) -> None:
+    """Mount the volumes that are in memory, where the pod alone sees them."""
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    for volume in run.spec["tmpfs"]:
+        size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
+        linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", size)

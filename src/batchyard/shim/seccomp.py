@@ -1,0 +1,425 @@
+"""seccomp profiles: which system calls a container may make, as programs that Linux runs before each call.
+
+The default profile makes the decisions of containerd's default profile for a container without capabilities: it denies
+the calls that load code into the kernel, mount, enter or make namespaces, use keyrings, trace the machine, or set its
+clock. A Localhost profile is a JSON file in the format of the OCI runtime specification. Every profile denies the ABIs
+of other processors, such as i386 and x32 on x86_64.
+
+Sources: github.com/containerd/containerd (contrib/seccomp); github.com/opencontainers/runtime-spec (LinuxSeccomp);
+Documentation/userspace-api/seccomp_filter.rst of Linux.
+"""
+
+import errno
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+# --- filters ---
+#
+# Programs of the classic Berkeley Packet Filter that decide about system calls (struct seccomp_data).
+#
+# A program checks the ABI, finds the number of the call by binary search, and compares arguments where a decision
+# depends
+# on them. Linux takes 4096 instructions at most.
+
+
+_LOAD, _AND, _RETURN, _JUMP = 0x20, 0x54, 0x06, 0x05
+_IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_BITS = 0x15, 0x25, 0x35, 0x45
+#: Offsets in struct seccomp_data; an argument is 8 bytes, its low half first.
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_WORD: Final = 0xFFFFFFFF
+_INSTRUCTIONS_MAX: Final = 4096
+
+
+class Comparison(NamedTuple):
+    """A test of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`: argument & value == second."""
+
+    argument: int
+    operator: str
+    value: int
+    second: int = 0
+
+
+class Span(NamedTuple):
+    """The calls from a number up to that of the next span; the first decision whose tests all pass counts."""
+
+    first: int
+    decisions: Sequence[tuple[Sequence[Comparison], int]]
+
+
+class _Step(NamedTuple):
+    """An instruction; `yes` and `no` are how many of the following ones are skipped."""
+
+    code: int
+    value: int
+    yes: int = 0
+    no: int = 0
+
+
+def program(spans: Sequence[Span], architecture: int, foreign_bit: int, foreign: int) -> bytes:
+    """Return the program of spans in ascending order. `foreign` is the answer to calls of another ABI.
+
+    ValueError if it would be too long.
+    """
+    steps = [_Step(_LOAD, _ARCHITECTURE), _Step(_IF_EQUAL, architecture, 1), _Step(_RETURN, foreign)]
+    steps.append(_Step(_LOAD, _NUMBER))
+    if foreign_bit:
+        steps += [_Step(_IF_BITS, foreign_bit, 0, 1), _Step(_RETURN, foreign)]
+    steps += _search(spans)
+    if len(steps) > _INSTRUCTIONS_MAX:
+        raise ValueError(f"a seccomp profile of {len(steps)} instructions is too long: {_INSTRUCTIONS_MAX} at most")
+    return b"".join(struct.pack("=HBBI", step.code, step.yes, step.no, step.value) for step in steps)
+
+
+def _search(spans: Sequence[Span]) -> list[_Step]:
+    """Find the span of the loaded number, and decide. Every path ends with a return."""
+    if len(spans) == 1:
+        return _decide(spans[0])
+    middle = len(spans) // 2
+    below, above = _search(spans[:middle]), _search(spans[middle:])
+    return [_Step(_IF_AT_LEAST, spans[middle].first, 0, 1), _Step(_JUMP, len(below)), *below, *above]
+
+
+def _decide(span: Span) -> list[_Step]:
+    steps: list[_Step] = []
+    for conditions, action in span.decisions:
+        tests = [step for condition in conditions for step in _test(condition)]
+        steps += [*_with_failures(tests), _Step(_RETURN, action)]
+    return steps
+
+
+#: The targets of a test's jumps before they are resolved: the next decision, and the next test.
+_FAIL, _PASS = 300, 301
+
+
+def _test(test: Comparison) -> list[_Step]:
+    """Compare an argument of 64 bits: its high half, then its low half."""
+    low, high = test.value & _WORD, test.value >> 32 & _WORD
+    place = _ARGUMENTS + 8 * test.argument
+    load_high, load_low = _Step(_LOAD, place + 4), _Step(_LOAD, place)
+    match test.operator:
+        case "==":
+            return [load_high, _Step(_IF_EQUAL, high, 0, _FAIL), load_low, _Step(_IF_EQUAL, low, _PASS, _FAIL)]
+        case "!=":
+            return [load_high, _Step(_IF_EQUAL, high, 0, _PASS), load_low, _Step(_IF_EQUAL, low, _FAIL, _PASS)]
+        case ">" | ">=":
+            last = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
+            first = [load_high, _Step(_IF_GREATER, high, _PASS), _Step(_IF_EQUAL, high, 0, _FAIL)]
+            return [*first, load_low, _Step(last, low, _PASS, _FAIL)]
+        case "<" | "<=":
+            last = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
+            first = [load_high, _Step(_IF_GREATER, high, _FAIL), _Step(_IF_EQUAL, high, 0, _PASS)]
+            return [*first, load_low, _Step(last, low, _FAIL, _PASS)]
+    second = test.second
+    upper = [load_high, _Step(_AND, high), _Step(_IF_EQUAL, second >> 32 & _WORD, 0, _FAIL)]
+    return [*upper, load_low, _Step(_AND, low), _Step(_IF_EQUAL, second & _WORD, _PASS, _FAIL)]
+
+
+def _with_failures(tests: list[_Step]) -> list[_Step]:
+    """Resolve the jumps of tests: `_PASS` leads behind the test, `_FAIL` behind the return that follows all tests."""
+    resolved = []
+    for position, step in enumerate(tests):
+        behind = len(tests) - position
+        after = next((place for place in range(position + 1, len(tests)) if _begins(tests, place)), len(tests))
+        lengths = {_FAIL: behind, _PASS: after - position - 1}
+        resolved.append(step._replace(yes=lengths.get(step.yes, step.yes), no=lengths.get(step.no, step.no)))
+    return resolved
+
+
+def _begins(tests: list[_Step], place: int) -> bool:
+    """Whether a test begins here: with the load of an argument's high half."""
+    return tests[place].code == _LOAD and (tests[place].value - _ARGUMENTS) % 8 == 4
+
+
+# --- syscalls ---
+#
+# The numbers of Linux's system calls by name, for the processors that the node knows.
+#
+# Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h, scripts/syscall.tbl (Linux 6.18).
+
+
+#: The calls from number 424 on have the same numbers on all processors.
+_COMMON_FIRST: Final = 424
+_COMMON: Final = """
+pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
+fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr
+quotactl_fd landlock_create_ruleset landlock_add_rule landlock_restrict_self memfd_secret process_mrelease
+futex_waitv set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait futex_requeue
+statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat
+listxattrat removexattrat open_tree_attr file_getattr file_setattr
+"""
+_X86_64: Final = """
+read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
+rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select sched_yield mremap msync mincore madvise
+shmget shmat shmctl dup dup2 pause nanosleep getitimer alarm setitimer getpid sendfile socket connect accept
+sendto recvfrom sendmsg recvmsg shutdown bind listen getsockname getpeername socketpair setsockopt getsockopt
+clone fork vfork execve exit wait4 kill uname semget semop semctl shmdt msgget msgsnd msgrcv msgctl fcntl
+flock fsync fdatasync truncate ftruncate getdents getcwd chdir fchdir rename mkdir rmdir creat link unlink
+symlink readlink chmod fchmod chown fchown lchown umask gettimeofday getrlimit getrusage sysinfo times ptrace
+getuid syslog getgid setuid setgid geteuid getegid setpgid getppid getpgrp setsid setreuid setregid getgroups
+setgroups setresuid getresuid setresgid getresgid getpgid setfsuid setfsgid getsid capget capset rt_sigpending
+rt_sigtimedwait rt_sigqueueinfo rt_sigsuspend sigaltstack utime mknod uselib personality ustat statfs fstatfs
+sysfs getpriority setpriority sched_setparam sched_getparam sched_setscheduler sched_getscheduler
+sched_get_priority_max sched_get_priority_min sched_rr_get_interval mlock munlock mlockall munlockall vhangup
+modify_ldt pivot_root _sysctl prctl arch_prctl adjtimex setrlimit chroot sync acct settimeofday mount umount2
+swapon swapoff reboot sethostname setdomainname iopl ioperm create_module init_module delete_module
+get_kernel_syms query_module quotactl nfsservctl getpmsg putpmsg afs_syscall tuxcall security gettid readahead
+setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr
+lremovexattr fremovexattr tkill time futex sched_setaffinity sched_getaffinity set_thread_area io_setup
+io_destroy io_getevents io_submit io_cancel get_thread_area lookup_dcookie epoll_create epoll_ctl_old
+epoll_wait_old remap_file_pages getdents64 set_tid_address restart_syscall semtimedop fadvise64 timer_create
+timer_settime timer_gettime timer_getoverrun timer_delete clock_settime clock_gettime clock_getres
+clock_nanosleep exit_group epoll_wait epoll_ctl tgkill utimes vserver mbind set_mempolicy get_mempolicy
+mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr kexec_load waitid add_key request_key
+keyctl ioprio_set ioprio_get inotify_init inotify_add_watch inotify_rm_watch migrate_pages openat mkdirat
+mknodat fchownat futimesat newfstatat unlinkat renameat linkat symlinkat readlinkat fchmodat faccessat
+pselect6 ppoll unshare set_robust_list get_robust_list splice tee sync_file_range vmsplice move_pages
+utimensat epoll_pwait signalfd timerfd_create eventfd fallocate timerfd_settime timerfd_gettime accept4
+signalfd4 eventfd2 epoll_create1 dup3 pipe2 inotify_init1 preadv pwritev rt_tgsigqueueinfo perf_event_open
+recvmmsg fanotify_init fanotify_mark prlimit64 name_to_handle_at open_by_handle_at clock_adjtime syncfs
+sendmmsg setns getcpu process_vm_readv process_vm_writev kcmp finit_module sched_setattr sched_getattr
+renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat userfaultfd membarrier mlock2
+copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq uretprobe uprobe
+"""
+#: The numbers 244 to 259 are reserved for each processor's own calls; arm64 has none.
+_ARM64: Final = """
+io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr
+listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr getcwd lookup_dcookie eventfd2
+epoll_create1 epoll_ctl epoll_pwait dup dup3 fcntl inotify_init1 inotify_add_watch inotify_rm_watch ioctl
+ioprio_set ioprio_get flock mknodat mkdirat unlinkat symlinkat linkat renameat umount2 mount pivot_root
+nfsservctl statfs fstatfs truncate ftruncate fallocate faccessat chdir fchdir chroot fchmod fchmodat fchownat
+fchown openat close vhangup pipe2 quotactl getdents64 lseek read write readv writev pread64 pwrite64 preadv
+pwritev sendfile pselect6 ppoll signalfd4 vmsplice splice tee readlinkat newfstatat fstat sync fsync fdatasync
+sync_file_range timerfd_create timerfd_settime timerfd_gettime utimensat acct capget capset personality exit
+exit_group waitid set_tid_address unshare futex set_robust_list get_robust_list nanosleep getitimer setitimer
+kexec_load init_module delete_module timer_create timer_gettime timer_getoverrun timer_settime timer_delete
+clock_settime clock_gettime clock_getres clock_nanosleep syslog ptrace sched_setparam sched_setscheduler
+sched_getscheduler sched_getparam sched_setaffinity sched_getaffinity sched_yield sched_get_priority_max
+sched_get_priority_min sched_rr_get_interval restart_syscall kill tkill tgkill sigaltstack rt_sigsuspend
+rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_sigreturn setpriority getpriority
+reboot setregid setgid setreuid setuid setresuid getresuid setresgid getresgid setfsuid setfsgid times setpgid
+getpgid getsid setsid getgroups setgroups uname sethostname setdomainname getrlimit setrlimit getrusage umask
+prctl getcpu gettimeofday settimeofday adjtimex getpid getppid getuid geteuid getgid getegid gettid sysinfo
+mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr msgget msgctl msgrcv msgsnd semget
+semctl semtimedop semop shmget shmctl shmat shmdt socket socketpair bind listen accept connect getsockname
+getpeername sendto recvfrom setsockopt getsockopt shutdown sendmsg recvmsg readahead brk munmap mremap add_key
+request_key keyctl clone execve mmap fadvise64 swapon swapoff mprotect msync mlock munlock mlockall munlockall
+mincore madvise remap_file_pages mbind get_mempolicy set_mempolicy migrate_pages move_pages rt_tgsigqueueinfo
+perf_event_open accept4 recvmmsg
+"""
+_ARM64_FROM_260: Final = """
+wait4 prlimit64 fanotify_init fanotify_mark name_to_handle_at open_by_handle_at clock_adjtime syncfs setns
+sendmmsg process_vm_readv process_vm_writev kcmp finit_module sched_setattr sched_getattr renameat2 seccomp
+getrandom memfd_create bpf execveat userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2
+pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
+"""
+
+
+class Processor(NamedTuple):
+    """A processor architecture as seccomp sees it."""
+
+    #: AUDIT_ARCH_* of <linux/audit.h>.
+    audit: int
+    numbers: Mapping[str, int]
+    #: The bit in the number of a call that marks another ABI, such as x32; 0 for none.
+    foreign_bit: int
+
+
+def _numbered(text: str, first: int = 0) -> dict[str, int]:
+    return {name: first + number for number, name in enumerate(text.split())}
+
+
+_SHARED: Final = _numbered(_COMMON, _COMMON_FIRST)
+_PROCESSORS: Final = {
+    "x86_64": Processor(0xC000003E, _numbered(_X86_64) | _SHARED, 0x40000000),
+    "aarch64": Processor(0xC00000B7, _numbered(_ARM64) | _numbered(_ARM64_FROM_260, 260) | _SHARED, 0),
+}
+
+
+def processor(machine: str | None = None) -> Processor | None:
+    """The processor of a machine as `uname -m` names it, by default this one; None if the node does not know it."""
+    return _PROCESSORS.get(machine or os.uname().machine)
+
+
+#: The folder of the node's folder with the profiles that pods name by `localhostProfile`.
+FOLDER: Final = "seccomp"
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+_DENY: Final = _ERRNO | errno.EPERM
+_UNKNOWN: Final = _ERRNO | errno.ENOSYS
+_ACTION_MASK: Final = 0xFFFF0000
+_ERRNO_MAX: Final = 4095
+_ACTIONS: Final = {
+    "SCMP_ACT_ALLOW": _ALLOW,
+    "SCMP_ACT_ERRNO": _ERRNO,
+    "SCMP_ACT_KILL": 0,
+    "SCMP_ACT_KILL_THREAD": 0,
+    "SCMP_ACT_KILL_PROCESS": 0x80000000,
+    "SCMP_ACT_LOG": 0x7FFC0000,
+    "SCMP_ACT_TRACE": 0x7FF00000,
+    "SCMP_ACT_TRAP": 0x00030000,
+}
+
+#: The calls that the default profile denies, by their purpose.
+_DENIED: Final = {
+    "kernel code": "create_module delete_module finit_module get_kernel_syms init_module query_module",
+    "other kernels": "kexec_file_load kexec_load",
+    "mounts": "chroot mount mount_setattr move_mount open_tree open_tree_attr pivot_root umount2",
+    "file systems": "fsconfig fsmount fsopen fspick",
+    "namespaces": "setdomainname sethostname setns unshare",
+    "keyrings": "add_key keyctl request_key",
+    "tracing": "bpf fanotify_init kcmp lookup_dcookie perf_event_open syslog uprobe",
+    "other processes": "pidfd_getfd process_madvise userfaultfd",
+    "files by handle": "file_getattr file_setattr open_by_handle_at",
+    "hardware and machine": "acct ioperm iopl quotactl quotactl_fd reboot swapoff swapon vhangup",
+    "clock": "clock_settime settimeofday",
+    "memory placement": "get_mempolicy mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node",
+    "asynchronous input and output that other filters do not see": "io_uring_enter io_uring_register io_uring_setup",
+    "obsolete": "_sysctl afs_syscall getpmsg nfsservctl putpmsg security sysfs tuxcall uselib ustat vserver",
+}
+#: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
+_NAMESPACE_FLAGS: Final = 0x7E020000
+_AF_ALG, _AF_VSOCK = 38, 40
+_PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+
+
+class Rule(NamedTuple):
+    """What happens to some calls, if their arguments meet all conditions."""
+
+    names: Sequence[str]
+    action: int
+    conditions: Sequence[Comparison] = ()
+
+
+class Profile(NamedTuple):
+    """What happens to the calls that no rule names, and the rules; the first that fits a call decides."""
+
+    default: int
+    rules: Sequence[Rule]
+
+
+@cache
+def default_filter() -> bytes:
+    """Return the default profile as a program. ValueError if the node does not know this machine's processor."""
+    return compile_profile(_default_profile(_processor()), _processor())
+
+
+def filter_of_file(path: str) -> bytes:
+    """Return the profile in a file as a program. ValueError, in containerd's words, if it cannot be loaded."""
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+    except OSError as error:
+        what = (error.strerror or "").lower()
+        raise ValueError(f'cannot load seccomp profile "{path}": open {path}: {what}') from error
+    except ValueError as error:
+        raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
+    try:
+        return compile_profile(_profile_of_document(found), _processor())
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
+
+
+def compile_profile(profile: Profile, processor: Processor) -> bytes:
+    """Return a profile as a program for one processor."""
+    decisions: dict[int, list[tuple[Sequence[Comparison], int]]] = {}
+    for rule in profile.rules:
+        for name in rule.names:
+            number = processor.numbers.get(name)
+            if number is not None:
+                decisions.setdefault(number, []).append((rule.conditions, rule.action))
+    newest = max(processor.numbers.values())
+    beyond = _UNKNOWN if profile.default & _ACTION_MASK == _ERRNO else profile.default
+    spans = list(_spans(decisions, profile.default, newest))
+    spans.append(Span(newest + 1, (((), beyond),)))
+    return program(spans, processor.audit, processor.foreign_bit, _UNKNOWN)
+
+
+def _spans(
+    decisions: Mapping[int, Sequence[tuple[Sequence[Comparison], int]]], default: int, newest: int
+) -> Iterator[Span]:
+    """Yield the numbers of calls in ascending order; neighbours of the same decision are one span."""
+    last: tuple[tuple[Sequence[Comparison], int], ...] | None = None
+    for number in range(newest + 1):
+        found = (*decisions.get(number, ()), ((), default))
+        first_certain = next(index for index, (conditions, _) in enumerate(found) if not conditions)
+        decision = found[: first_certain + 1]
+        if decision != last:
+            yield Span(number, decision)
+        last = decision
+
+
+def _processor() -> Processor:
+    found = processor()
+    if found is None:
+        raise ValueError("the numbers of this processor's system calls are not known")
+    return found
+
+
+def _default_profile(processor: Processor) -> Profile:
+    denied = {name for names in _DENIED.values() for name in names.split()}
+    conditional = {"clone", "clone3", "personality", "socket"}
+    allowed = [name for name in processor.numbers if name not in denied | conditional and name != "-"]
+    return Profile(
+        _DENY,
+        (
+            Rule(allowed, _ALLOW),
+            Rule(["clone"], _ALLOW, [Comparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
+            Rule(["clone3"], _UNKNOWN),  # a C library falls back to clone, whose flags a filter can see
+            *(Rule(["personality"], _ALLOW, [Comparison(0, "==", value)]) for value in _PERSONALITIES),
+            Rule(["socket"], _ALLOW, [Comparison(0, "!=", _AF_ALG), Comparison(0, "!=", _AF_VSOCK)]),
+        ),
+    )
+
+
+# --- profiles in files ---
+
+
+_OPERATORS: Final = {
+    "SCMP_CMP_NE": "!=",
+    "SCMP_CMP_LT": "<",
+    "SCMP_CMP_LE": "<=",
+    "SCMP_CMP_EQ": "==",
+    "SCMP_CMP_GE": ">=",
+    "SCMP_CMP_GT": ">",
+    "SCMP_CMP_MASKED_EQ": "masked",
+}
+_SECCOMP_ARGUMENTS: Final = 6
+
+
+def _profile_of_document(found: Mapping[str, Any]) -> Profile:
+    """Return the profile that a JSON document describes. ValueError, KeyError or TypeError if it is malformed."""
+    default = _action(found["defaultAction"], found.get("defaultErrnoRet"))
+    rules = []
+    for row in found.get("syscalls") or ():
+        names = [*(row.get("names") or ()), *([row["name"]] if row.get("name") else [])]
+        action = _action(row["action"], row.get("errnoRet"))
+        conditions = [_condition(each) for each in row.get("args") or ()]
+        if len({each.argument for each in conditions}) < len(conditions):
+            rules += [Rule(names, action, [each]) for each in conditions]  # as runc does: each one suffices
+        else:
+            rules.append(Rule(names, action, conditions))
+    return Profile(default, rules)
+
+
+def _action(name: str, number: int | None) -> int:
+    if name not in _ACTIONS:
+        raise ValueError(f"invalid seccomp action {name}")
+    if _ACTIONS[name] != _ERRNO and name != "SCMP_ACT_TRACE":
+        return _ACTIONS[name]
+    value = errno.EPERM if number is None else int(number)
+    if not 0 <= value <= _ERRNO_MAX:
+        raise ValueError(f"invalid errno {value}")
+    return _ACTIONS[name] | value
+
+
+def _condition(found: Mapping[str, Any]) -> Comparison:
+    if found["op"] not in _OPERATORS:
+        raise ValueError(f"invalid seccomp operator {found['op']}")
+    index = int(found["index"])
+    if not 0 <= index < _SECCOMP_ARGUMENTS:
+        raise ValueError(f"invalid argument index {index}")
+    return Comparison(index, _OPERATORS[found["op"]], int(found["value"]), int(found.get("valueTwo") or 0))

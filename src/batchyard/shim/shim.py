@@ -1,0 +1,355 @@
+"""The keeper of a container's run: it starts the command, writes its log, ends it when told, and tells its end."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from batchyard.shim import cgroups, clock, launch, state_dir
+from batchyard.shim import run as words
+from batchyard.shim import stop as descendants
+from batchyard.shim.attach import Attached
+from batchyard.shim.capabilities import Features
+from batchyard.shim.event_loop import Loop
+from batchyard.shim.health import Health, Report
+from batchyard.shim.logs import Log, Stream
+from batchyard.shim.probes import Outcome, Tries
+from batchyard.shim.run import Run
+from batchyard.shim.stop import Ending, ask_first, ask_group, stop_signal
+
+# --- telling ---
+#
+# Telling the platform what becomes of a run: written at once, announced as soon as the platform can take it.
+
+
+#: How long the platform may be too busy to hear of a change.
+_ANNOUNCE_SECONDS = 1.0
+_ANNOUNCE_AGAIN_SECONDS = 0.02
+_WARNINGS_MAX = 16
+
+
+class Teller:
+    """Writes a run's state and announces it; the keeper never waits for the platform."""
+
+    def __init__(self, run: Run, loop: Loop) -> None:
+        self._run = run
+        self._loop = loop
+        self._warned = 0
+        self._warnings: list[dict[str, object]] = []
+
+    def tell(self, **changes: object) -> None:
+        """Write changes of the state, and announce them."""
+        self.write(**changes)
+        self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
+
+    def tell_last(self, **changes: object) -> None:
+        """The same where nothing comes after it."""
+        self.write(**changes)
+        self._run.announce(_ANNOUNCE_SECONDS)
+
+    def warn(self, reason: str, message: str) -> None:
+        """Tell what a kubelet would record as an event of the container."""
+        self._warned += 1
+        warning: dict[str, object] = {"n": self._warned, "reason": reason, "message": message}
+        self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
+        self.tell(warnings=self._warnings)
+
+    def write(self, **changes: object) -> None:
+        """Write the state; while there is no room for it, wait: what happened must not be forgotten."""
+        while not self._run.write(**changes) and not self._run.is_gone():
+            signal.sigtimedwait([], 1.0)
+
+    def _announce(self, end: float) -> None:
+        if not self._run.announce() and clock.monotonic() < end:
+            self._loop.after(_ANNOUNCE_AGAIN_SECONDS, partial(self._announce, end))
+
+
+# --- messages ---
+#
+# The last words of a container, as a kubelet takes them (pkg/kubelet/kuberuntime/kuberuntime_container.go).
+
+
+_FILE_BYTES = 4096
+_LOG_BYTES = 2048
+_LOG_LINES = 80
+
+
+def last_words(run: Run, log: Log, code: int) -> str:
+    """The end of the file that was there for them; or of the log, where that is wanted of a container that failed."""
+    text = _tail_of_file(run) if run.spec["terminationMessagePath"] else b""
+    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
+    if not text and wants_log:
+        text = log.tail(_LOG_LINES, _LOG_BYTES)
+    return text.decode(errors="replace")
+
+
+def _tail_of_file(run: Run) -> bytes:
+    try:
+        file = os.open("termination-log", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=run.folder)
+    except OSError:
+        return b""
+    try:
+        return os.pread(file, _FILE_BYTES, max(0, os.fstat(file).st_size - _FILE_BYTES))
+    finally:
+        os.close(file)
+
+
+_GONE_SECONDS = 2.0
+_READ_BYTES = 16 * 1024
+#: How long the outputs are read after the end of the command: what still holds them is being killed.
+_DRAIN_SECONDS = 1.0
+_FIRST_LOOK_SECONDS = 0.001
+#: Linux tells that a control group has no memory left before it kills a process for that.
+_OOM_LOOKS, _OOM_LOOK_SECONDS = 20, 0.01
+_START_ERROR = 128
+_KILLED = 128 + signal.SIGKILL
+
+
+def keep(run: Run, features: Features) -> None:
+    """Keep a claimed run of a container until it has ended."""
+    Keeper(run, features).keep()
+
+
+class Keeper:
+    """One run of a container, from its start to its end."""
+
+    def __init__(self, run: Run, features: Features) -> None:
+        self._run = run
+        self._features = features
+        self._loop = Loop()
+        self._teller = Teller(run, self._loop)
+        self._tries = Tries(run, self._loop)
+        self._log = _opened_log(run)
+        self._group = launch.pods_group(run)
+        self._outputs: dict[int, Stream] = {}
+        self._attached = Attached(self._loop, run.folder, self._read)
+        self._open = 0
+        self._said = b""
+        #: How the keeper's child has ended, which stands for the command.
+        self._ended = 0
+        #: The first process of the container, and when it was heard of.
+        self._child: int | None = None
+        self._began = 0
+        self._code: int | None = None
+        self._error: str | None = None
+        self._is_oom = False
+        self._is_over = False
+        #: From when the command runs on.
+        self._health: Health | None = None
+        self._ending: Ending | None = None
+
+    def keep(self) -> None:
+        """Start the command, and return when nothing of it is left and its end is told."""
+        self._teller.write(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._loop.when_signalled(signal.SIGTERM, self._look)
+        self._loop.when_signalled(signal.SIGCHLD, self._reap)
+        self._loop.after(_GONE_SECONDS, self._watch_folder)
+        try:
+            self._start()
+        except OSError as failure:
+            self._error = words.start_error(str(failure))
+        else:
+            self._loop.run()
+        self._finish()
+
+    def _start(self) -> None:
+        """Start the command, and listen to it."""
+        launched = launch.launch(self._run, self._features, self._group)
+        self._launched = launched
+        self._open = 1 + len(launched.outputs)
+        for name, file in launched.outputs.items():
+            self._outputs[file] = Stream(self._log, name)
+            self._loop.when_readable(file, partial(self._pump, file, name))
+        self._end_with_a_part()
+        self._attached.begin(launched.outputs["stdout"] if self._run.spec["tty"] else None, launched.stdin)
+        self._loop.when_readable(launched.status, partial(self._hear, launched.status))
+
+    def _end_with_a_part(self) -> None:
+        """Kill all of the container once a process of it was killed for memory, as version 2 of control groups does."""
+        watch = cgroups.watched_for_oom(self._group)
+        if watch is not None:
+            self._loop.when_readable(watch, partial(self._look_for_oom, watch, _OOM_LOOKS))
+
+    def _look_for_oom(self, watch: int, looks: int) -> None:
+        """A control group has no memory left: look a few times whether Linux has killed a process for that."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(watch)
+        if cgroups.oom_kills(self._group):
+            self._loop.forget(watch)
+            self._kill_container()
+        elif looks:
+            self._loop.after(_OOM_LOOK_SECONDS, partial(self._look_for_oom, watch, looks - 1))
+
+    def _kill_container(self) -> None:
+        if self._child is not None and self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+
+    def _read(self, name: str, wants: bool) -> None:
+        """Read an output, or leave it alone for a while."""
+        file = self._launched.outputs[name]
+        if file in self._outputs:
+            self._loop.forget(file)
+            if wants:
+                self._loop.when_readable(file, partial(self._pump, file, name))
+
+    def _pump(self, file: int, name: str) -> None:
+        """Take what the command wrote."""
+        try:
+            data = os.read(file, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal that nobody has open any more
+            data = b""
+        if data:
+            self._outputs[file].feed(data)
+            self._attached.give(name, data)
+        else:
+            self._outputs.pop(file).end()
+            self._attached.end(name)
+            self._close(file)
+
+    def _close(self, file: int) -> None:
+        """Wait no longer for a file that has been read to its end."""
+        self._loop.forget(file)
+        os.close(file)
+        self._open -= 1
+        self._end_if_over()
+
+    def _hear(self, status: int) -> None:
+        """Take what is told of the command: that it runs, its exit code, or why it could not be started."""
+        data = os.read(status, 4096)
+        if not data:
+            self._close(status)
+        self._said += data
+        *lines, self._said = self._said.split(b"\n")
+        for line in lines:
+            self._hear_line(json.loads(line))
+
+    def _hear_line(self, told: dict[str, Any]) -> None:
+        if "child-pid" in told:
+            self._child, self._began = told["child-pid"], clock.now()
+            self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
+            self._await_start(_FIRST_LOOK_SECONDS)
+        self._code = told.get("exit-code", self._code)
+        self._error = told.get("error", self._error)
+        self._is_oom = told.get("oom", self._is_oom)
+
+    def _await_start(self, patience: float) -> None:
+        """Look whether the command has taken the place of what prepares it, until it has."""
+        if self._is_over or self._child is None or self._code is not None:
+            return
+        if not launch.is_wrapped(self._run, self._features) or launch.has_started(self._launched.pid, self._child):
+            self._live(self._child)
+        else:
+            self._loop.after(patience, partial(self._await_start, patience * 1.5))
+
+    def _live(self, child: int) -> None:
+        """The command runs: tell it, and see to its hooks and probes."""
+        container = launch.container(self._run, self._features, child, self._group)
+        attempt = partial(self._tries.start, container)
+        hooks = self._run.spec["hooks"]
+        report = Report(self._teller.warn, self._fail, self._tell_health)
+        self._health = Health(self._run.spec["probes"], self._loop, attempt, report)
+        number = stop_signal(self._run.spec.get("stopSignal") or "")
+        ask = partial(ask_first if launch.is_contained(self._run) else ask_group, child, number)
+        self._ending = Ending(child, self._loop, hooks.get("preStop"), attempt, ask)
+        hook = hooks.get("postStart")
+        is_up = hook is None
+        started, ready = is_up and self._health.started, is_up and self._health.ready
+        self._teller.tell(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
+        if is_up:
+            self._health.begin()
+        else:
+            attempt(hook, None, self._after_hook)
+        self._look()
+
+    def _after_hook(self, outcome: Outcome) -> None:
+        """The container has started when its postStart hook has succeeded."""
+        if outcome.result in {"success", "warning"} and self._health:
+            self._tell_health()
+            self._health.begin()
+        elif not self._is_over:
+            self._teller.warn("FailedPostStartHook", "PostStartHook failed")
+            self._fail({"hook": "postStart", "message": outcome.text})
+
+    def _fail(self, failed: Mapping[str, str]) -> None:
+        self._teller.tell(failed=failed)
+
+    def _tell_health(self) -> None:
+        if self._health:
+            self._teller.tell(started=self._health.started, ready=self._health.ready)
+
+    def _reap(self) -> None:
+        """Reap children, those that were adopted too: when there are none, nothing of the command is left."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._launched.pid:
+                    self._ended = ended[1]
+                    self._clear()
+        except ChildProcessError:
+            self._is_over = True
+            self._loop.after(_DRAIN_SECONDS, self._loop.stop)
+            self._end_if_over()
+
+    def _clear(self) -> None:
+        """The command has ended: so must what was tried in it, and whatever else is left."""
+        self._tries.end()
+        for pid in descendants.below(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _end_if_over(self) -> None:
+        if self._is_over and not self._open:
+            self._loop.stop()
+
+    def _look(self) -> None:
+        """See whether the run is to end."""
+        wish = self._run.stop_wish()
+        if wish and self._health and self._ending and self._code is None:
+            self._health.leave()
+            self._ending.obey(wish, self._teller.warn)
+
+    def _watch_folder(self) -> None:
+        """End what is kept when the folder is gone."""
+        if self._run.is_gone() and self._ending:
+            self._ending.kill()
+        self._loop.after(_GONE_SECONDS, self._watch_folder)
+
+    def _finish(self) -> None:
+        """Tell the end, and leave nothing behind."""
+        for stream in self._outputs.values():
+            stream.end()
+        end = self._end()
+        cgroups.remove(self._group, has_namesakes=launch.is_contained(self._run))
+        self._teller.tell_last(phase="Exited", finishedAt=clock.now(), started=False, ready=False, **end)
+        state_dir.remove_tree(self._run.folder, "root")
+        if self._code is None:
+            launch.forget(self._run, self._features)
+
+    def _end(self) -> dict[str, object]:
+        """How it ended, in the fields of the state."""
+        began = self._run.state.get("startedAt")
+        if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
+            said = self._log.take_back().decode(errors="replace")
+            says = words.said_by_engine if launch.is_contained(self._run) else words.said_by_bubblewrap
+            message = self._error or words.start_error(says(said))
+            return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
+        is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
+        # Kubernetes kills all of a container that has no memory left (memory.oom.group), so it never ends well.
+        code = _KILLED if self._code is None or (is_oom and self._code == 0) else self._code
+        reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
+        message = last_words(self._run, self._log, code)
+        return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
+
+
+def _opened_log(run: Run) -> Log:
+    logs = state_dir.open_folder("../../../logs", run.folder)
+    os.makedirs(f"/proc/self/fd/{logs}/{run.spec['container']}", 0o700, exist_ok=True)
+    here = state_dir.open_folder(run.spec["container"], logs)
+    os.close(logs)
+    limits = run.spec["log"]
+    return Log(here, f"{run.spec['attempt']}.log", limits["maxBytes"], limits["maxFiles"])

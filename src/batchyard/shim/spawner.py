@@ -1,0 +1,165 @@
+"""The spawner: it takes the names of runs as datagrams and forks a keeper for each, and a host for each session.
+
+`python -I -m batchyard.shim.spawner NODE`. It ends at SIGTERM, SIGINT, and when the folder is gone; keepers outlive it.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+
+from batchyard.shim import (
+    capabilities,
+    event_loop,
+    image_pull,
+    masks,
+    rootfs_store,
+    rootless_images,
+    sandbox,
+    session,
+    settings,
+    shim,
+    state_dir,
+    sweep,
+)
+from batchyard.shim.capabilities import Features
+from batchyard.shim.event_loop import Loop
+from batchyard.shim.run import Run
+
+_FORK_AGAIN_SECONDS = 0.2
+_KEEPERS = {"container": shim.keep, "sandbox": sandbox.keep}
+_SESSIONS_WAITING = 256
+_GONE_SECONDS = 2.0
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the node in a folder; the exit status."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    node = state_dir.open_folder(arguments[1])
+    lock = state_dir.lock(node, "spawner.lock")
+    if lock is None:
+        sys.stderr.write(f"{arguments[1]}: another spawner is at work here\n")
+        return 1
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    Spawner(node, lock).serve()
+    return 0
+
+
+class Spawner:
+    """Forks keepers, and tidies up after those that were killed."""
+
+    def __init__(self, node: int, lock: int) -> None:
+        self._node = node
+        self._lock = lock
+        without = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
+        self._features = capabilities.look(node, without, partial(rootless_images.start, node, without))
+        self._keepers: dict[int, str] = {}
+        self._loop = Loop()
+        self._wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def serve(self) -> None:
+        """Take wishes until SIGTERM or SIGINT."""
+        sweep.all_pods(self._node, self._features)
+        for engine in () if self._features.outside else self._features.engines:
+            self._fork_to(f"containers of {engine.kind}", partial(sweep.containers, self._node, engine))
+        self._fork_to("unpacked images", partial(rootfs_store.trim, self._node, inf))
+        if self._features.outside:
+            self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
+        if self._features.bubblewrap:
+            place = os.readlink(f"/proc/self/fd/{self._node}")
+            settings.refresh(place)
+            masks.make(place)
+        state_dir.remove(self._node, "spawner")
+        self._wishes.bind(state_dir.address(self._node, "spawner"))
+        self._loop.when_readable(self._wishes.fileno(), self._take)
+        state_dir.remove(self._node, "sessions")
+        self._sessions.bind(state_dir.address(self._node, "sessions"))
+        self._sessions.listen(_SESSIONS_WAITING)
+        self._loop.when_readable(self._sessions.fileno(), self._host)
+        self._loop.when_signalled(signal.SIGCHLD, self._reap)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.when_signalled(number, self._loop.stop)
+        gc.collect()
+        gc.freeze()
+        state_dir.write_json(self._node, "features.json", capabilities.told(self._features))
+        self._end_with_the_folder()
+        self._loop.run()
+
+    def _end_with_the_folder(self) -> None:
+        """Look now and then whether there still is a node to serve."""
+        if state_dir.is_gone(self._node):
+            self._loop.stop()
+        self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
+
+    def _take(self) -> None:
+        """Take a wish. Images are had outside of the user namespace that this process made itself."""
+        path = self._wishes.recv(4096).decode(errors="replace")
+        if self._features.outside and sweep.is_of_image(path):
+            self._features.outside.send(path.encode())
+        else:
+            self._fork(path)
+
+    def _fork(self, path: str) -> None:
+        """Fork a keeper; where the machine has no room for one now, a little later."""
+        try:
+            keeper = os.fork()
+        except OSError as failure:
+            state_dir.complain(self._node, f"{path}: {failure}")
+            self._loop.after(_FORK_AGAIN_SECONDS, partial(self._fork, path))
+            return
+        if keeper == 0:
+            self._let_go()
+            event_loop.keep(self._node, path, partial(_keep, self._features))
+        self._keepers[keeper] = path
+
+    def _host(self) -> None:
+        """Fork the host of a session with whoever connected."""
+        connection, _ = self._sessions.accept()
+        with connection:
+            if os.fork() == 0:
+                self._let_go()
+                event_loop.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
+
+    def _tidy(self, path: str) -> None:
+        """Tidy up after a keeper."""
+        engine = self._features.runner
+        if engine and sweep.leaves_container(self._node, path):
+            self._fork_to(path, partial(engine.forget, engine.name(path)))
+        sweep.after(self._node, self._features, path)
+
+    def _fork_to(self, name: str, act: Callable[[], None]) -> None:
+        """Do in a child what takes its time."""
+        if os.fork() == 0:
+            self._let_go()
+            event_loop.be(self._node, name, act)
+
+    def _let_go(self) -> None:
+        """In a child: hold nothing that is the spawner's alone."""
+        os.close(self._lock)
+        self._wishes.close()
+        self._sessions.close()
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                path = self._keepers.pop(ended, None)
+                if path is not None:
+                    self._tidy(path)
+
+
+def _keep(found: Features, run: Run) -> None:
+    if run.spec["kind"] == "image":
+        image_pull.keep(run, found.engines)
+    else:
+        _KEEPERS[run.spec["kind"]](run, found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,228 @@
+"""The contrast of two configurations: run under one load, summed up, and as a document for programs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final
+
+from batchyard.base.instant import Duration, seconds
+from batchyard.sim.compare.changes import SHOWN, Change, Changes, changes_of, headline
+from batchyard.sim.compare.figures import OVERALL, in_units, sections_of, together
+from batchyard.sim.compare.inputs import Pair
+from batchyard.sim.compare.runs import Run, Runs, run_both
+from batchyard.sim.compare.sections import Both, Figure, Section, difference
+from batchyard.sim.difference import API_VERSION
+from batchyard.sim.simulate import Simulation
+from batchyard.sim.time_series import Curve
+from batchyard.sim.whatif import to_its_end
+
+# --- repeats ---
+#
+# The same comparison with several seeds: means, and the interval in which the difference is with 95 % certainty.
+#
+# Both configurations get the same seeds, so differences are taken seed by seed; the interval is Student's t of those.
+
+
+#: The 97.5 % quantiles of Student's t by degrees of freedom, from 1 on; the normal distribution's beyond.
+_T: Final = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+_NORMAL: Final = 1.960
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A figure over several seeds."""
+
+    figure: Figure
+    means: tuple[float, float]
+    #: Of the differences: their mean, and how far the interval goes to either side.
+    difference: float
+    margin: float
+    seeds: int
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves out that there is no difference."""
+        return abs(self.difference) > self.margin
+
+
+def repeated(figure: Figure, values: Sequence[Both]) -> Repeated | None:
+    """A figure of all seeds, two at least; None unless all have it."""
+    known = [(a, b) for a, b in values if a is not None and b is not None]
+    if len(known) < len(values) or len(known) < 2:
+        return None
+    count = len(known)
+    changes = [b - a for a, b in known]
+    mean = sum(changes) / count
+    spread = sqrt(sum((change - mean) ** 2 for change in changes) / (count - 1))
+    factor = _T[count - 2] if count - 2 < len(_T) else _NORMAL
+    means = sum(a for a, _ in known) / count, sum(b for _, b in known) / count
+    return Repeated(figure, means, mean, factor * spread / sqrt(count), count)
+
+
+#: In how many parts of the time lines are told.
+PARTS: Final = 120
+#: Of figures in a document.
+_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How a number went in both, from the beginning to the later end: its means over equal parts of the time."""
+
+    name: str
+    a: Sequence[float]
+    b: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How both are run."""
+
+    until: Duration | None = None
+    #: The first seed, and how many there are from it on.
+    seed: int = 0
+    seeds: int = 1
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What came of two configurations under one load; tables and lines are of the first seed."""
+
+    names: tuple[str, str]
+    runs: Runs
+    settings: Settings
+    sections: Sequence[Section]
+    changes: Changes
+    lines: Sequence[Line]
+    #: Where several seeds were run.
+    repeats: Sequence[Repeated]
+    warnings: Sequence[str]
+
+    @property
+    def headline(self) -> str:
+        """All of it in a sentence or two."""
+        return headline(self.names, self.sections, self.changes)
+
+    @property
+    def lasts(self) -> float:
+        """Until the later end, in seconds."""
+        return seconds(self.runs.end - self.runs.a.begun)
+
+
+def contrast(
+    names: tuple[str, str],
+    pair: Pair,
+    settings: Settings = Settings(),
+    finish: Callable[[Simulation], None] = to_its_end,
+) -> Contrast:
+    """Run both with each seed, and sum up; `finish` takes each simulation to its end."""
+    runs = run_both(pair, settings.until, settings.seed, finish)
+    sections = sections_of(runs)
+    more = range(settings.seed + 1, settings.seed + settings.seeds)
+    seen = [_overall(sections), *(_overall(sections_of(run_both(pair, settings.until, at, finish))) for at in more)]
+    repeats = [repeated(figure, [each.get(figure.name, (None, None)) for each in seen]) for figure in OVERALL]
+    told = [each for each in repeats if each is not None]
+    return Contrast(names, runs, settings, sections, changes_of(runs), _lines(runs), told, pair.warnings)
+
+
+def document_of(found: Contrast) -> dict[str, Any]:
+    """The contrast for programs: times in seconds, costs in dollars."""
+    told: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "ConfigurationComparison",
+        "names": {"a": found.names[0], "b": found.names[1]},
+        "seed": found.settings.seed,
+        "seeds": found.settings.seeds,
+        "seconds": {"a": _lasted(found.runs.a), "b": _lasted(found.runs.b)},
+        "headline": found.headline,
+        "figures": {section.name: _section(section) for section in found.sections},
+        "changes": {
+            "better": [_change(each) for each in found.changes.better[:SHOWN]],
+            "worse": [_change(each) for each in found.changes.worse[:SHOWN]],
+            "counts": _counts(found.changes),
+        },
+        "refused": {side: list(map(str, run.result.refused)) for side, run in _sides(found.runs)},
+        "loops": {side: [loop.message for loop in run.result.loops] for side, run in _sides(found.runs)},
+    }
+    if found.repeats:
+        told["repeats"] = [_repeat(each) for each in found.repeats]
+    return told
+
+
+def _sides(runs: Runs) -> tuple[tuple[str, Run], ...]:
+    return ("a", runs.a), ("b", runs.b)
+
+
+def _overall(sections: Sequence[Section]) -> dict[str, Both]:
+    return dict(next(section for section in sections if section.name == "overall").rows[0].figures)
+
+
+def _lasted(run: Run) -> float:
+    return seconds(run.result.now - run.begun)
+
+
+def _lines(runs: Runs) -> list[Line]:
+    """Who waits and who holds quota, and how much of each resource is in use."""
+    a, b = runs.a, runs.b
+    lines = [
+        _line("Workloads waiting", runs, a.watch.lives.waiting, b.watch.lives.waiting),
+        _line("Workloads with quota", runs, a.watch.lives.running, b.watch.lives.running),
+    ]
+    used = [together(run, run.watch.lives.used, lambda at: at[2]) for run in (a, b)]
+    nothing = Curve(a.begun)
+    for name in sorted({**used[0], **used[1]}):
+        line = _line(f"{name} in use", runs, *(curves.get(name, nothing) for curves in used))
+        lines.append(Line(line.name, *([in_units(name, value) for value in side] for side in (line.a, line.b))))
+    return lines
+
+
+def _line(name: str, runs: Runs, a: Curve, b: Curve) -> Line:
+    return Line(name, a.means(runs.end, PARTS), b.means(runs.end, PARTS))
+
+
+def _section(section: Section) -> list[dict[str, Any]]:
+    rows = []
+    for row in section.rows:
+        a = {name: both[0] for name, both in row.figures.items()}
+        b = {name: both[1] for name, both in row.figures.items()}
+        change = {name: difference(both) for name, both in row.figures.items()}
+        rows.append({"name": row.name, "a": _rounded(a), "b": _rounded(b), "difference": _rounded(change)})
+    return rows
+
+
+def _rounded(figures: dict[str, float | None]) -> dict[str, float]:
+    """The figures there are; whole ones without a point."""
+    return {name: _number(figure) for name, figure in figures.items() if figure is not None}
+
+
+def _number(figure: float) -> float:
+    return int(figure) if figure == int(figure) else round(figure, _DIGITS)
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "workload": change.workload,
+        "queue": change.queue,
+        "effect": change.effect,
+        "a": {"waitSeconds": _number(change.waits[0]), "preemptions": change.preemptions[0]},
+        "b": {"waitSeconds": _number(change.waits[1]), "preemptions": change.preemptions[1]},
+        "longerBySeconds": _number(change.longer),
+    }
+
+
+def _counts(changes: Changes) -> dict[str, int]:
+    sides = {"better": len(changes.better), "worse": len(changes.worse)}
+    return {**sides, "same": changes.same, "inOneAlone": changes.alone}
+
+
+def _repeat(each: Repeated) -> dict[str, Any]:
+    return {
+        "figure": each.figure.name,
+        "a": _number(each.means[0]),
+        "b": _number(each.means[1]),
+        "difference": _number(each.difference),
+        "interval95": [_number(each.difference - each.margin), _number(each.difference + each.margin)],
+    }

@@ -1,0 +1,95 @@
+"""How fairly a run gave what there was, while there was too little: in the time in which some Workload waited.
+
+Of each resource a team held a share of all quota, on average over that time; the largest of its shares is what it got.
+What it was due is the same of the nominal quota of its ClusterQueues; where a team has none, the weights of the
+ClusterQueues are what all were due. A ClusterQueue with several teams is due to them in equal parts. Jain's index says
+how alike what they got of their due is: 1 if all got the same of it, 1/n if one of n got all. Source: Jain, Chiu, Hawe,
+A Quantitative Measure of Fairness and Discrimination (DEC TR-301, 1984).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from batchyard.api import scheme
+from batchyard.api.views.queues import cluster_queue_view
+from batchyard.sim.compare.runs import Run
+from batchyard.sim.compare.workload_records import Team
+
+
+@dataclass(frozen=True, slots=True)
+class TeamShare:
+    """Shares of a team while somebody waited: of all quota, and of what all were due."""
+
+    got: float
+    wanted: float
+    due: float
+
+    @property
+    def of_due(self) -> float | None:
+        """What it got of its due: 1 if just that; None if nothing was due."""
+        return self.got / self.due if self.due else None
+
+    @property
+    def of_wanted(self) -> float | None:
+        """What it got of what it asked for."""
+        return self.got / self.wanted if self.wanted else None
+
+
+def jain(amounts: Sequence[float]) -> float | None:
+    """Jain's index of some amounts; None if there are none, or nobody has any."""
+    squares = sum(amount * amount for amount in amounts)
+    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
+
+
+def shares_of(run: Run) -> dict[str, TeamShare]:
+    """The shares of the teams that wanted anything while somebody waited, by name; empty if nobody ever did."""
+    lives = run.watch.lives
+    total = _total_quota(run)
+    teams = {name: team for name, team in sorted(lives.teams.items()) if any(team.wanted_while_short.values())}
+    due = _due(run, total, teams)
+    return {
+        name: TeamShare(
+            _largest(team.held_while_short, total, lives.short_for),
+            _largest(team.wanted_while_short, total, lives.short_for),
+            due.get(name, 0.0),
+        )
+        for name, team in teams.items()
+    }
+
+
+def _largest(areas: Mapping[str, int], total: Mapping[str, int], lasted: int) -> float:
+    shares = [area / (total[resource] * lasted) for resource, area in areas.items() if total.get(resource)]
+    return max(shares, default=0.0)
+
+
+def _total_quota(run: Run) -> dict[str, int]:
+    """All nominal quota at the end, by resource, that of Cohorts among it."""
+    total: dict[str, int] = {}
+    for (_, _, resource), curve in run.watch.nominal.items():
+        total[resource] = total.get(resource, 0) + curve.value
+    return total
+
+
+def _due(run: Run, total: Mapping[str, int], teams: Mapping[str, Team]) -> dict[str, float]:
+    """By team, its part of what all are due."""
+    users: dict[str, list[str]] = {}
+    for name in teams:
+        for queue in dict.fromkeys(life.cluster_queue for life in run.lives if life.view.namespace == name):
+            users.setdefault(queue, []).append(name)
+    views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
+    nominal: dict[str, float] = dict.fromkeys(teams, 0.0)
+    weights: dict[str, float] = dict.fromkeys(teams, 0.0)
+    for queue, names in users.items():
+        view = views.get(queue)
+        if view is None:
+            continue
+        own: dict[str, int] = {}
+        for quota in (quota for group in view.groups for quota in group.quotas):
+            own[quota.resource] = own.get(quota.resource, 0) + quota.nominal
+        share = _largest(own, total, 1)
+        for name in names:
+            nominal[name] += share / len(names)
+            weights[name] += view.weight / len(names)
+    due = nominal if all(nominal.values()) else weights
+    whole = sum(due.values())
+    return {name: part / whole for name, part in due.items()} if whole else {}

@@ -1,0 +1,321 @@
+"""The figures of two runs: what all came to, waits by groups, utilisation, fairness, machines and costs.
+
+A wait is all the time that a Workload was without quota, from its creation on, and again after each eviction. One that
+has not started waits until the later of both ends: what is told of it is the least it waits. Sizes are told by the
+largest request of the load, resource by resource: what asks for a tenth of it at most is small, up to a half medium.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from batchyard.accounting.accounts import LOST, Line
+from batchyard.base.instant import HOUR, seconds
+from batchyard.sim.compare.fairness import jain, shares_of
+from batchyard.sim.compare.runs import Run, Runs
+from batchyard.sim.compare.sections import Figure, Good, Section, Unit, joined
+from batchyard.sim.compare.workload_records import FlavorResource, Life
+from batchyard.sim.difference import machine_hours
+from batchyard.sim.time_series import Curve
+from batchyard.sim.trace_report import spread_of
+
+Figures = dict[str, float | None]
+_PARTS: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
+_NO_POOL: Final = "(no pool)"
+SMALL, MEDIUM, LARGE = "small", "medium", "large"
+_SIZES: Final = (SMALL, MEDIUM, LARGE)
+_SMALL_MAX: Final = 0.1
+_MEDIUM_MAX: Final = 0.5
+
+_WAITS: Final = (
+    Figure("workloads", "Workloads", Unit.COUNT),
+    Figure("neverAdmitted", "never admitted", Unit.COUNT, Good.LESS),
+    Figure("meanWait", "mean wait", Unit.SECONDS, Good.LESS),
+    Figure("p50Wait", "p50 wait", Unit.SECONDS, Good.LESS),
+    Figure("p90Wait", "p90 wait", Unit.SECONDS, Good.LESS),
+    Figure("maxWait", "longest wait", Unit.SECONDS, Good.LESS),
+)
+OVERALL: Final = (
+    Figure("workloads", "Workloads", Unit.COUNT),
+    Figure("finished", "finished", Unit.COUNT, Good.MORE),
+    Figure("admitted", "running at the end", Unit.COUNT),
+    Figure("pending", "waiting at the end", Unit.COUNT, Good.LESS),
+    *_WAITS[1:],
+    Figure("makespan", "last one finished after", Unit.SECONDS, Good.LESS),
+    Figure("teamSpread", "longest less shortest mean wait of teams", Unit.SECONDS, Good.LESS),
+    Figure("fairness", "fairness: Jain's index of what teams got of their due", Unit.INDEX, Good.MORE),
+    Figure("service", "fairness: Jain's index of what teams got of what they wanted", Unit.INDEX, Good.MORE),
+    Figure("preemptions", "preemptions", Unit.COUNT, Good.LESS),
+    Figure("evictions", "evictions, preemptions among them", Unit.COUNT, Good.LESS),
+    Figure("cutShort", "time with quota that an eviction ended", Unit.HOURS, Good.LESS),
+    Figure("nodes", "nodes on average", Unit.COUNT),
+    Figure("machineHours", "machine hours", Unit.HOURS, Good.LESS),
+    Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, Good.LESS),
+    Figure("cost", "cost", Unit.DOLLARS, Good.LESS),
+)
+_QUOTA: Final = (
+    Figure("nominal", "quota on average", Unit.COUNT),
+    Figure("used", "in use on average", Unit.COUNT),
+    Figure("meanUse", "of it", Unit.SHARE, Good.MORE),
+    Figure("peakUse", "at most", Unit.SHARE),
+)
+_QUEUES: Final = (
+    Figure("nominal", "nominal quota on average", Unit.COUNT),
+    Figure("used", "in use on average", Unit.COUNT),
+    Figure("meanUse", "of its quota", Unit.SHARE),
+    Figure("peakUse", "at most", Unit.SHARE),
+)
+_MACHINES: Final = (
+    Figure("allocatable", "there on average", Unit.COUNT),
+    Figure("meanUse", "asked for", Unit.SHARE, Good.MORE),
+)
+_FAIRNESS: Final = (
+    Figure("got", "got of all quota", Unit.SHARE),
+    Figure("due", "due", Unit.SHARE),
+    Figure("gotOfDue", "got of its due", Unit.SHARE),
+    Figure("gotOfWanted", "got of what it wanted", Unit.SHARE, Good.MORE),
+)
+_COSTS: Final = (
+    Figure("machineHours", "machine hours", Unit.HOURS, Good.LESS),
+    Figure("lostHours", "of lost work", Unit.HOURS, Good.LESS),
+    Figure("cost", "cost", Unit.DOLLARS, Good.LESS),
+)
+_POOLS: Final = (
+    Figure("nodes", "nodes on average", Unit.COUNT),
+    Figure("peakNodes", "at most", Unit.COUNT),
+    *_COSTS,
+)
+
+
+def sections_of(runs: Runs) -> list[Section]:
+    """All of them; those with nothing to tell are left out."""
+    size = _sizes(runs)
+    found = [
+        _overall(runs),
+        _waits(runs, "team", "team", _team),
+        _waits(runs, "clusterQueue", "ClusterQueue", lambda life: life.cluster_queue or "(none)"),
+        _waits(runs, "priorityClass", "priority class", _priority_class),
+        _waits(runs, "size", "size", lambda life: size.get(life.view.key, SMALL)),
+        _fairness(runs),
+        _quota_by_flavor(runs),
+        _quota_by_queue(runs),
+        _machines(runs),
+        _pools(runs),
+        _teams(runs),
+    ]
+    return [section for section in found if section.rows]
+
+
+def overall(runs: Runs, run: Run) -> Figures:
+    """What all of one run came to."""
+    counts, shares = run.result.counts, shares_of(run)
+    teams = [_mean(runs, run, lives) for lives in _grouped(run, _team).values()]
+    ended = [life.finished for life in run.lives if life.finished is not None]
+    costs = run.result.costs
+    told: Figures = {
+        **_waits_of(runs, run, run.lives),
+        "workloads": len(run.lives),
+        "finished": len(ended),
+        "admitted": sum(life.since is not None for life in run.lives),
+        "pending": sum(life.waits and life.gone is None for life in run.lives),
+        "makespan": seconds(max(ended) - run.begun) if ended else None,
+        "teamSpread": max(teams) - min(teams) if teams else None,
+        "fairness": jain([each.of_due for each in shares.values() if each.of_due is not None]),
+        "service": jain([each.of_wanted for each in shares.values() if each.of_wanted is not None]),
+        "preemptions": counts.preemptions,
+        "evictions": counts.evictions,
+        "cutShort": sum(life.cut_short for life in run.lives) / HOUR,
+    }
+    if costs is not None:
+        end = run.result.now
+        told["nodes"] = sum(curve.summed(end)[0] for curve in run.watch.machines.nodes.values())
+        told["machineHours"] = machine_hours(run.result)
+        told["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
+        told["cost"] = costs.cents / 100
+    return told
+
+
+# --- waits ---
+
+
+def _overall(runs: Runs) -> Section:
+    told = joined({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
+    there = [figure for figure in OVERALL if figure.name in told[0].figures]
+    return Section("overall", "all in all", "", there, told)
+
+
+def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> Section:
+    """The waits of Workloads by what they have in common."""
+    a, b = [
+        {key: _waits_of(runs, run, lives) for key, lives in _grouped(run, group).items()} for run in (runs.a, runs.b)
+    ]
+    rows = sorted(joined(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
+    return Section(name, f"waits by {about}", about, _WAITS, rows)
+
+
+def _waits_of(runs: Runs, run: Run, lives: Sequence[Life]) -> Figures:
+    spread = spread_of([runs.waited(run, life) for life in lives])
+    told: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
+    waits = zip(
+        ("meanWait", "p50Wait", "p90Wait", "maxWait"), (spread.mean, spread.p50, spread.p90, spread.max), strict=True
+    )
+    return {**told, **{name: wait if lives else None for name, wait in waits}}
+
+
+def _mean(runs: Runs, run: Run, lives: Sequence[Life]) -> float:
+    return spread_of([runs.waited(run, life) for life in lives]).mean
+
+
+def _grouped(run: Run, group: Callable[[Life], str]) -> dict[str, list[Life]]:
+    groups: dict[str, list[Life]] = {}
+    for life in run.lives:
+        groups.setdefault(group(life), []).append(life)
+    return groups
+
+
+def _team(life: Life) -> str:
+    return life.view.namespace
+
+
+def _priority_class(life: Life) -> str:
+    """The class of its priority; where it has none, the number."""
+    named = life.obj["spec"].get("priorityClassRef") or {}
+    return str(named.get("name") or f"(priority {life.view.priority})")
+
+
+def _sizes(runs: Runs) -> dict[str, str]:
+    """How large each Workload is, by namespace and name."""
+    asked: dict[str, dict[str, int]] = {}
+    most: dict[str, int] = {}
+    for life in (*runs.a.lives, *runs.b.lives):
+        requests = asked.setdefault(life.view.key, {})
+        for resource, amount in life.asked.items():
+            requests[resource] = max(requests.get(resource, 0), amount)
+            most[resource] = max(most.get(resource, 0), amount)
+    return {name: _size(requests, most) for name, requests in asked.items()}
+
+
+def _size(requests: Mapping[str, int], most: Mapping[str, int]) -> str:
+    share = max((amount / most[resource] for resource, amount in requests.items() if most[resource]), default=0.0)
+    return SMALL if share <= _SMALL_MAX else MEDIUM if share <= _MEDIUM_MAX else LARGE
+
+
+# --- who got what ---
+
+
+def _fairness(runs: Runs) -> Section:
+    note = "while some Workload waited; shares of all quota, the largest over resources"
+    return Section(
+        "fairness",
+        "what teams got while somebody waited",
+        "team",
+        _FAIRNESS,
+        joined(_shares(runs.a), _shares(runs.b)),
+        note,
+    )
+
+
+def _shares(run: Run) -> dict[str, Figures]:
+    return {
+        name: {"got": each.got, "due": each.due, "gotOfDue": each.of_due, "gotOfWanted": each.of_wanted}
+        for name, each in shares_of(run).items()
+    }
+
+
+def _by_queue(at: FlavorResource) -> str:
+    """Quota of a Cohort is nobody's: its users are told with the ClusterQueues that have it."""
+    return "" if at[0].startswith("Cohort/") else " ".join(at)
+
+
+def _quota_by_flavor(runs: Runs) -> Section:
+    a, b = [_quota_of(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
+    return Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, joined(a, b))
+
+
+def _quota_by_queue(runs: Runs) -> Section:
+    a, b = [_quota_of(run, _by_queue) for run in (runs.a, runs.b)]
+    title, note = "quota in use by ClusterQueue", "what is above its quota is borrowed"
+    return Section("quotaByQueue", title, "quota", _QUEUES, joined(a, b), note)
+
+
+def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
+    """Quota and how much of it was in use, of what goes by one name, from the start of the run to its end."""
+    nominal, used = together(run, run.watch.nominal, group), together(run, run.watch.lives.used, group)
+    nothing, told = Curve(run.begun), {}
+    for name in sorted({**nominal, **used}):
+        amount, most = nominal.get(name, nothing).summed(run.result.now)
+        mean, peak = used.get(name, nothing).summed(run.result.now)
+        if most or peak:
+            share = mean / amount if amount else None
+            nominal_mean, used_mean = (in_units(name.rpartition(" ")[2], each) for each in (amount, mean))
+            most_share = peak / most if most else None
+            told[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": share, "peakUse": most_share}
+    return told
+
+
+def together(
+    run: Run, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
+) -> dict[str, Curve]:
+    """The sums of the curves that go by one name."""
+    groups: dict[str, list[Curve]] = {}
+    for at, curve in curves.items():
+        groups.setdefault(group(at), []).append(curve)
+    return {name: Curve.sum_of(found, run.begun) for name, found in groups.items() if name}
+
+
+# --- machines and money ---
+
+
+def _machines(runs: Runs) -> Section:
+    title = "what pods on nodes asked for of what there is, by pool"
+    return Section("machines", title, "pool", _MACHINES, joined(_machine_use(runs.a), _machine_use(runs.b)))
+
+
+def _machine_use(run: Run) -> dict[str, Figures]:
+    machines, end, told = run.watch.machines, run.result.now, {}
+    for (pool, resource), curve in sorted(machines.total.items()):
+        there, used = curve.summed(end)[0], machines.used.get((pool, resource))
+        asked = 0.0 if used is None else used.summed(end)[0]
+        told[f"{pool or _NO_POOL} {resource}"] = {
+            "allocatable": in_units(resource, there),
+            "meanUse": asked / there if there else None,
+        }
+    return told
+
+
+def _pools(runs: Runs) -> Section:
+    return Section("pools", "nodes and costs by pool", "pool", _POOLS, joined(_by_pool(runs.a), _by_pool(runs.b)))
+
+
+def _by_pool(run: Run) -> dict[str, Figures]:
+    costs = run.result.costs
+    told: dict[str, Figures] = {}
+    for pool, curve in sorted(run.watch.machines.nodes.items()):
+        mean, peak = curve.summed(run.result.now)
+        lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
+        told[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_spent(lines)}
+    return told
+
+
+def _teams(runs: Runs) -> Section:
+    note = "what no pod took is idle, or booting until a node is ready"
+    return Section("teams", "costs by team", "team", _COSTS, joined(_by_team(runs.a), _by_team(runs.b)), note)
+
+
+def _by_team(run: Run) -> dict[str, Figures]:
+    groups: dict[str, list[Line]] = {}
+    for line in () if run.result.costs is None else run.result.costs.by_team:
+        groups.setdefault(line.team or f"({line.use})", []).append(line)
+    return {name: _spent(lines) for name, lines in groups.items()}
+
+
+def _spent(lines: Sequence[Line]) -> Figures:
+    return {
+        "machineHours": sum(line.machine_hours for line in lines),
+        "lostHours": sum(line.machine_hours for line in lines if line.use == LOST),
+        "cost": sum(line.cents for line in lines) / 100,
+    }
+
+
+def in_units(resource: str, amount: float) -> float:
+    """An amount as it is written: cpu in cpus, not in thousandths; memory in GiB."""
+    return amount / _PARTS.get(resource, 1)

@@ -1,0 +1,53 @@
+"""Figures as people read them."""
+
+from batchyard.sim.compare.sections import Both, Figure, Good, Unit, difference
+
+NOTHING = "-"
+
+
+def told(unit: Unit, value: float | None) -> str:
+    """A figure with its unit; `-` where there is none."""
+    if value is None:
+        return NOTHING
+    match unit:
+        case Unit.SECONDS:
+            return _time(value)
+        case Unit.SHARE:
+            return f"{value:.1%}"
+        case Unit.DOLLARS:
+            return f"${value:,.2f}"
+        case Unit.HOURS:
+            return f"{value:,.2f}h"
+        case Unit.INDEX:
+            return f"{value:.3f}"
+        case Unit.COUNT:
+            return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def _time(seconds: float) -> str:
+    """To the second, below ten seconds to the tenth: `1h4m30s`, `2.5s`."""
+    if seconds < 10:
+        return f"{round(seconds, 1):g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest}s" if rest else ""]
+    return "".join(parts)
+
+
+def told_change(figure: Figure, both: Both) -> str:
+    """By how much the second is more, with its sign; nothing where they are as good as equal."""
+    change = difference(both)
+    if not change:
+        return ""
+    if figure.unit is Unit.SHARE:
+        return f"{change * 100:+.1f} pp"
+    amount = told(figure.unit, abs(change))
+    return "" if amount == told(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
+
+
+def verdict(figure: Figure, both: Both) -> str:
+    """Whether the second is `better` or `worse`; '' where neither is, or nobody can say."""
+    change = difference(both)
+    if not change or figure.good is Good.NEITHER:
+        return ""
+    return "better" if (change > 0) == (figure.good is Good.MORE) else "worse"

@@ -1,0 +1,149 @@
+"""Two runs of one load with one seed, each under its configuration: whatever differs comes of the configurations."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj, group_kind
+from batchyard.base.instant import Duration, Instant, duration_text, seconds
+from batchyard.sim.compare.inputs import Pair, Side
+from batchyard.sim.compare.watch import Watch
+from batchyard.sim.compare.workload_records import Life
+from batchyard.sim.files import read_sources
+from batchyard.sim.result import Result
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario
+from batchyard.sim.simulate import Simulation
+from batchyard.sim.traces import NAMESPACE, Trace, TracedPod, read_trace
+from batchyard.sim.whatif import Comparison, Course, Start, course, to_its_end
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of them, once it has ended."""
+
+    course: Course
+    watch: Watch
+    begun: Instant
+
+    @property
+    def result(self) -> Result:
+        """What it came to."""
+        return self.course.result
+
+    @property
+    def lives(self) -> list[Life]:
+        """What became of its Workloads, in the order in which they came."""
+        return list(self.watch.lives.lives.values())
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Both."""
+
+    a: Run
+    b: Run
+
+    @property
+    def end(self) -> Instant:
+        """The later end: until then those wait that never get quota, in either."""
+        return max(self.a.result.now, self.b.result.now)
+
+    @property
+    def comparison(self) -> Comparison:
+        """Both as a change from the first to the second."""
+        return Comparison(self.a.course, self.b.course)
+
+    def waited(self, run: Run, life: Life) -> Duration:
+        """How long a Workload was without quota in all, again after evictions too; to the later end if it still is."""
+        end = life.gone if life.gone is not None else self.end
+        return run.result.waits.waited(life.obj, end)
+
+    def waited_seconds(self, run: Run, life: Life) -> float:
+        """The same in seconds."""
+        return seconds(self.waited(run, life))
+
+
+def run_both(
+    pair: Pair, until: Duration | None = None, seed: int = 0, finish: Callable[[Simulation], None] = to_its_end
+) -> Runs:
+    """Run both; `finish` takes a simulation to its end, and may show how far it is."""
+    return Runs(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
+
+
+def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> Run:
+    watches: list[Watch] = []
+
+    def watched(simulation: Simulation) -> None:
+        watches.append(Watch(simulation.world))
+        finish(simulation)
+
+    told = course(Start(scenario), None, until, seed, watched)
+    return Run(told, watches[0], watches[0].begun)
+
+
+# --- traced ---
+#
+# The pods of a trace as Jobs that queue: what a configuration of queues makes of them.
+#
+# Each pod is a Job of one pod in the namespace `trace`: in the LocalQueue called as its quality of service is (`ls`,
+# `be`) where both configurations have one, else in the LocalQueue `default`. The trace's nodes are told as Nodes.
+
+
+DEFAULT: Final = "default"
+
+
+def is_trace(path: Path) -> bool:
+    """Whether it is a folder of a trace: one with CSV files."""
+    return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
+
+
+def as_jobs(folder: Path, load: Fraction, sides: Sequence[Side]) -> list[Obj]:
+    """The trace's nodes and pods as objects to apply, in order of time; InvalidScenario with what is wrong."""
+    queues = set.intersection(*map(_queues, sides))
+    trace = read_trace(folder, load)
+    missing = sorted({_queue(pod, queues) for pod in trace.pods} - queues)
+    if missing:
+        problem = f"both need a LocalQueue {NAMESPACE}/{missing[0]}, where the pods of the trace are to queue"
+        remedy = "give them one; pods that queue nowhere are for `batchyard simulate --trace`"
+        raise InvalidScenario([FileFault(", ".join(side.name for side in sides), FieldError("", problem, remedy))])
+    return list(_objects(trace, queues))
+
+
+def _queues(side: Side) -> set[str]:
+    """The LocalQueues that it has for a trace."""
+    objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
+    queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
+    return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
+
+
+def _queue(pod: TracedPod, queues: set[str]) -> str:
+    name = pod.qos.lower()
+    return name if name in queues else DEFAULT
+
+
+def _objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
+    pods = {pod.name: pod for pod in trace.pods}
+    for step in trace.scenario.steps:
+        for obj in step.apply:
+            if group_kind(obj) != scheme.POD:
+                yield obj
+                continue
+            traced = pods[obj["metadata"]["name"]]
+            yield _job(obj, traced, _queue(traced, queues), step.at)
+
+
+def _job(pod: Obj, traced: TracedPod, queue: str, at: Duration) -> Obj:
+    """A pod as a Job; one that never was scheduled is deleted when it was deleted in the trace."""
+    annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: duration_text(at)}
+    if traced.scheduled is None:
+        annotations[well_known.DELETE_AT] = duration_text(traced.deleted)
+    labels = {well_known.QUEUE_NAME: queue}
+    metadata = {"name": traced.name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
+    template = {"spec": pod["spec"]}
+    spec = {"suspend": True, "parallelism": 1, "completions": 1, "backoffLimit": 0, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

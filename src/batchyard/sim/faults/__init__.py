@@ -1,0 +1,1 @@
+"""Faults of a simulation: what is injected, and when."""

@@ -1,0 +1,211 @@
+"""Faults: what a scenario lets go wrong, and when.
+
+    faults:
+    - {at: 10m, fail: {node: gke-...}}                                    the machine of a node is lost
+    - {at: 10m, fail: {pool: spot-np, count: 3}}                          of so many nodes of a pool
+    - {at: 10m, fail: {jobSet: team/train}}                               of a node on which it runs; `pod:` likewise
+    - {at: 10m, fail: {slice: tpu-0}}                                     all machines of a pool
+    - {at: 10m, reclaimSpot: {pool: spot-np, count: 2}}                   the cloud wants them back, in 30 seconds
+    - {at: 10m, stockout: {machine: a2-highgpu-1g, zone: z, for: 30m}}    there are no more of them for a while
+    - {at: 10m, slowBoot: {machine: g2-standard-24, times: 4, for: 1h}}   they take so many times as long
+    - {at: 10m, drain: {node: gke-..., for: 30m}}                         cordoned, emptied, and given back later
+    - {at: 10m, conflicts: {percent: 20, for: 5m}}                        so many writes of the platform are refused
+    - {at: 10m, restart: true}                                            the platform crashes and starts anew
+    - {every: {mean: 2h, seed: 7, until: 24h}, fail: {pool: spot-np}}     again and again, at random
+
+What comes at random comes after exponential times of that mean, fixed by the seed.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from batchyard.api.errors import FieldError
+from batchyard.base.instant import SECOND, Duration, parse_duration
+from batchyard.base.seeded_draws import draw
+
+_DRAWS: Final = 1 << 52
+#: Faults that come again and again end with the run, and at the latest after so many.
+REPETITIONS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Machines are lost: those of a node, of a pool, under a pod or a JobSet (`namespace/name`), or a whole slice."""
+
+    node: str = ""
+    pool: str = ""
+    pod: str = ""
+    job_set: str = ""
+    slice: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimSpot:
+    """The cloud takes Spot machines of a pool back."""
+
+    pool: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stockout:
+    """There are no more machines of a type for a while: in one zone or in all, of one provisioning model or of all."""
+
+    machine: str
+    lasts: Duration
+    zone: str = ""
+    provisioning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowBoot:
+    """Machines of a type take so many times as long to boot, for a while."""
+
+    machine: str
+    times: int
+    lasts: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node is cordoned and emptied; it is given back after a while, or never."""
+
+    node: str
+    lasts: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicts:
+    """So many percent of the platform's writes meet a conflict, for a while."""
+
+    percent: int
+    lasts: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The platform crashes and starts anew."""
+
+
+Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts | Restart
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledFault:
+    """Something that goes wrong once, or again and again."""
+
+    action: Action
+    #: Where the scenario says so.
+    path: str = ""
+    #: When it happens, if it happens once.
+    at: Duration | None = None
+    #: The mean time from one to the next, if it happens again and again; until when, and by which seed.
+    mean: Duration = 0
+    until: Duration | None = None
+    seed: int = 0
+
+    @property
+    def troubles_writes(self) -> bool:
+        """Whether it comes between the platform and its objects."""
+        return isinstance(self.action, Conflicts | Restart)
+
+    def times(self) -> Iterator[Duration]:
+        """When it happens, from the start of the run."""
+        if self.at is not None:
+            yield self.at
+            return
+        now = 0
+        for number in count():
+            drawn = (draw(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
+            now += max(SECOND, round(-math.log(drawn) * self.mean))
+            if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
+                return
+            yield now
+
+
+def read_faults(listed: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
+    """The faults of a scenario; what is wrong with them is added to `faults`."""
+    read = []
+    for number, given in enumerate(listed):
+        path = f"spec.faults[{number}]"
+        wrong = [*_timing_faults(given, path), *_action_faults(given, path)]
+        faults += wrong
+        if not wrong:
+            read.append(_fault(given, path))
+    return read
+
+
+def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    if ("at" in given) == ("every" in given):
+        yield FieldError(path, "exactly one of at and every says when", "write `at: 10m` or `every: {mean: 2h}`")
+    if "every" in given and not parse_duration(given["every"]["mean"]):
+        yield FieldError(f"{path}.every.mean", "a mean of nothing would never end", "write a duration, such as 2h")
+    if "every" in given and not parse_duration(given["every"].get("until", "1s")):
+        yield FieldError(f"{path}.every.until", "it would end before it begins", "write a duration, such as 24h")
+
+
+def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    named = [name for name in _ACTIONS if name in given]
+    if len(named) != 1:
+        said = f"{', '.join(named)} are too many" if named else "nothing goes wrong"
+        yield FieldError(path, said, f"name one of {', '.join(_ACTIONS)}")
+        return
+    name = named[0]
+    if name == "fail":
+        yield from _failure_faults(given["fail"], f"{path}.fail")
+    elif name == "restart" and not given["restart"]:
+        yield FieldError(f"{path}.restart", "false would do nothing", "write true, or leave the fault out")
+    elif name in _LASTING and not parse_duration(given[name]["for"]):
+        yield FieldError(f"{path}.{name}.for", "it would be over at once", "write a duration, such as 30m")
+
+
+def _failure_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    targets = [name for name in _TARGETS if name in given]
+    if len(targets) != 1:
+        said = f"{', '.join(targets)} are too many" if targets else "nothing is named that fails"
+        yield FieldError(path, said, f"name one of {', '.join(_TARGETS)}")
+        return
+    target = targets[0]
+    if target in _COUNTED_BY_THEMSELVES and given.get("count", 1) > 1:
+        remedy = "leave it out, or name a pool or a JobSet"
+        yield FieldError(f"{path}.count", f"a {target} says by itself how many machines are lost", remedy)
+    parts = given[target].split("/") if target in _NAMESPACED else ["name"]
+    if len(parts) > 2 or not all(parts):
+        remedy = "write it as namespace/name, or as the name alone for namespace default"
+        yield FieldError(f"{path}.{target}", f"{given[target]!r} names nobody", remedy)
+
+
+def _fault(given: Mapping[str, Any], path: str) -> ScheduledFault:
+    name = next(name for name in _ACTIONS if name in given)
+    action = _ACTIONS[name](given[name])
+    if "at" in given:
+        return ScheduledFault(action, path, parse_duration(given["at"]))
+    every = given["every"]
+    until = parse_duration(every["until"]) if "until" in every else None
+    return ScheduledFault(action, path, None, parse_duration(every["mean"]), until, every.get("seed", 0))
+
+
+def _fail(given: Mapping[str, Any]) -> Fail:
+    names = {"jobSet": "job_set"}
+    return Fail(**{names.get(field, field): value for field, value in given.items()})
+
+
+_TARGETS: Final = ("node", "pool", "pod", "jobSet", "slice")
+_NAMESPACED: Final = ("pod", "jobSet")
+_COUNTED_BY_THEMSELVES: Final = ("node", "pod", "slice")
+_LASTING: Final = ("stockout", "slowBoot", "conflicts")
+_ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
+    "fail": _fail,
+    "reclaimSpot": lambda given: ReclaimSpot(**given),
+    "stockout": lambda given: Stockout(
+        given["machine"], parse_duration(given["for"]), given.get("zone", ""), given.get("provisioning", "")
+    ),
+    "slowBoot": lambda given: SlowBoot(given["machine"], given["times"], parse_duration(given["for"])),
+    "drain": lambda given: Drain(given["node"], parse_duration(given["for"]) if "for" in given else None),
+    "conflicts": lambda given: Conflicts(given["percent"], parse_duration(given["for"])),
+    "restart": lambda _: Restart(),
+}

@@ -1,0 +1,1 @@
+"""What forecasts rest on: arrivals, run times, and their calibration."""

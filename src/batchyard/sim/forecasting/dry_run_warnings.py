@@ -1,0 +1,141 @@
+"""What a change of queues would do at once, in a few lines: for those who try it with `--dry-run=server`.
+
+Both states, as it is and as it would be, are let settle in one instant of a simulated world. Told is who is admitted,
+preempted or evicted in the one and not in the other, who runs on quota that is there no more, and where quota is more
+than the nodes have.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, key_of, with_metadata
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.node import node_view
+from batchyard.api.views.queues import flavor_view
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.quota import available
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.sim.event_log import Record
+from batchyard.sim.forecasting.quota_only_state import alone, lean, lines_of, queues_of, stated, trees_of
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.state import State
+from batchyard.sim.world import World
+
+#: So much work is done for each of the two; whoever is further back in line is not told of.
+STEPS_MAX: Final = 20_000
+_NAMED_MAX: Final = 3
+
+
+@dataclass(slots=True)
+class _Moment:
+    """What happened in one instant, and how things stand after it."""
+
+    admitted: dict[str, None] = field(default_factory=dict)
+    preempted: dict[str, None] = field(default_factory=dict)
+    evicted: dict[str, None] = field(default_factory=dict)
+    #: By ClusterQueue, flavor and resource: how much more is used than may be, and by whom.
+    over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+
+
+def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
+    """What is to be said of an object that is about to be stored; names only of namespaces that may be seen."""
+    numbered = with_metadata(changed, resourceVersion=str(there.revision + 1))
+    before = _settled(there)
+    state = replace(there, revision=there.revision + 1, objects={**there.objects, key_of(changed): numbered})
+    after = _settled(state)
+    told = [
+        *_told("would be admitted at once", before.admitted, after.admitted, may_see),
+        *_told("would be preempted at once", before.preempted, after.preempted, may_see),
+        *_told("would be evicted at once", before.evicted, after.evicted, may_see),
+        *_told(
+            "would be admitted at once without the change, and not with it", after.admitted, before.admitted, may_see
+        ),
+    ]
+    for place, (amount, names) in after.over.items():
+        if amount > before.over.get(place, (0, ()))[0]:
+            queue, flavor, resource = place
+            who = _named(names, may_see)
+            more = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than it then may"
+            told.append(
+                f"ClusterQueue {queue} would use {more}: {who} would no longer fit; nobody else is admitted there"
+            )
+    return [*told, *_beyond_nodes(state, changed)]
+
+
+def _settled(state: State) -> _Moment:
+    """Let a state settle for an instant."""
+    queues = queues_of(state)
+    kept = lean(state, queues, lines_of(state, queues), None)
+    moment = _Moment()
+    tables = {"Admitted": moment.admitted, "Preempted": moment.preempted, "Evicted": moment.evicted}
+
+    def note(record: Record) -> None:
+        table = tables.get(record["event"])
+        if table is not None:
+            table[record["workload"]] = None
+
+    workloads = [alone(obj, None) for obj in kept.workloads.values()]
+    world = World(Scenario((), kueue=state.kueue), sink=note, state=stated(state, kept.objects, workloads))
+    world.kernel.run(state.at, steps_max=STEPS_MAX)
+    snapshot = world.platform.index.snapshot
+    snapshot.settle()
+    for queue in snapshot.queues.values():
+        moment.over |= _overuse(queue, snapshot)
+    return moment
+
+
+def _overuse(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
+    """Where a ClusterQueue uses more than it may, and who would have to go: those who would be preempted first."""
+    found: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
+    for fr, used in enumerate(queue.node.usage):
+        over = min(used, -available(queue.node, fr)) if used > 0 else 0
+        if over <= 0:
+            continue
+        names, left = [], over
+        for held in queue.ranked():
+            amount = dict(held.usage).get(fr, 0)
+            if amount and left > 0:
+                names.append(held.key)
+                left -= amount
+        found[queue.name, *snapshot.names[fr]] = over, names
+    return found
+
+
+def _told(
+    what: str, before: Mapping[str, None], after: Mapping[str, None], may_see: Callable[[str], bool]
+) -> Iterator[str]:
+    names = [name for name in after if name not in before]
+    if names:
+        yield f"{_named(names, may_see)} {what}"
+
+
+def _named(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
+    """The first names that may be told, and how many there are besides."""
+    seen = [name for name in names if may_see(name.partition("/")[0])][:_NAMED_MAX]
+    more = len(names) - len(seen)
+    if not seen:
+        return f"{more} Workload{'s' * (more > 1)}"
+    return ", ".join(seen) + (f" and {more} more" if more else "")
+
+
+def _beyond_nodes(state: State, changed: Obj) -> Iterator[str]:
+    """Where a queue or a Cohort has quota of which all together are more than the nodes have, if there are nodes."""
+    if key_of(changed).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
+        return
+    nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
+    flavors = {flavor["metadata"]["name"]: flavor_view(flavor) for flavor in state.of_kind(scheme.RESOURCE_FLAVOR)}
+    snapshot = trees_of(state)
+    own = snapshot.queues[changed["metadata"]["name"]].node if key_of(changed).kind == scheme.CLUSTER_QUEUE else None
+    own = own or snapshot.cohorts[changed["metadata"]["name"]]
+    for fr in own.nominal if nodes else ():
+        flavor, resource = snapshot.names[fr]
+        labels = flavors[flavor].labels if flavor in flavors else {}
+        of_flavor = [node for node in nodes if labels.items() <= node.labels.items()]
+        there = sum(node.allocatable.get(resource, 0) for node in of_flavor)
+        every = [*(queue.node for queue in snapshot.queues.values()), *snapshot.cohorts.values()]
+        quota = sum(node.nominal.get(fr, 0) for node in every)
+        if own.nominal[fr] and quota > there:
+            whole = f"quota for {resource} in flavor {flavor} would be {format_amount(resource, quota)} in all"
+            yield f"{whole}; the nodes there are have {format_amount(resource, there)}"

@@ -1,0 +1,165 @@
+"""A state with no more than what decides when a Workload gets its quota: queues, and Workloads that run by themselves.
+
+Jobs, pods and nodes are left out: Workloads take the time that is drawn for them. Only the trees of the queues that are
+asked about are kept, and of long lines the first in each. Admission checks are taken to be passed at once.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.queues import cluster_queue_view, cohort_view
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Duration, duration_text
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.sim.state import State
+
+#: Of a line in which somebody is asked about so many are kept at most, and so many behind him: some may start before.
+LINE_MAX: Final = 1500
+_BEHIND: Final = 150
+#: Of one that is longer so many, from whose pace the rest is told.
+SAMPLE: Final = 400
+#: In all other lines so many together, but for a few of each.
+KEPT_MAX: Final = 1000
+_LEAST: Final = 5
+_KEPT: Final = frozenset(
+    {
+        *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.LOCAL_QUEUE),
+        *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
+    }
+)
+_OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Where Workloads queue: by LocalQueue its ClusterQueue, by that the root of its tree."""
+
+    cluster_queues: Mapping[str, str]
+    trees: Mapping[str, str]
+
+    def tree_of(self, local_queue: str) -> str | None:
+        """The tree of a LocalQueue by namespace and name; None if it leads nowhere."""
+        return self.trees.get(self.cluster_queues.get(local_queue, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """See the module."""
+
+    objects: Mapping[Key, Obj]
+    #: The unfinished Workloads of it.
+    workloads: Mapping[str, Obj]
+    #: Of each line, who of those that are kept is last.
+    last: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Who waits, by ClusterQueue, in order; and who holds quota."""
+
+    waiting: Mapping[str, Sequence[WorkloadView]]
+    #: In the order in which they got it.
+    holding: Sequence[WorkloadView]
+    #: By Workload, its ClusterQueue, and how many are before it.
+    places: Mapping[str, tuple[str, int]]
+
+
+def trees_of(state: State) -> Snapshot:
+    """The trees of ClusterQueues and Cohorts, with nobody in them."""
+    snapshot = Snapshot()
+    for cohort in state.of_kind(scheme.COHORT):
+        snapshot.put_cohort(cohort_view(cohort))
+    for queue in state.of_kind(scheme.CLUSTER_QUEUE):
+        snapshot.put_queue(cluster_queue_view(queue))
+    snapshot.settle()
+    return snapshot
+
+
+def queues_of(state: State) -> Queues:
+    """How the queues of a state hang together."""
+    snapshot = trees_of(state)
+    trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
+    local = {
+        f"{obj['metadata']['namespace']}/{obj['metadata']['name']}": obj["spec"]["clusterQueue"]
+        for obj in state.of_kind(scheme.LOCAL_QUEUE)
+    }
+    return Queues(local, trees)
+
+
+def lines_of(state: State, queues: Queues) -> Lines:
+    """Who waits and who runs."""
+    waiting: dict[str, list[WorkloadView]] = {}
+    holding: list[WorkloadView] = []
+    for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
+        if view.finished:
+            continue
+        if view.quota_reserved:
+            holding.append(view)
+        elif view.admissible:
+            waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
+    for line in waiting.values():
+        line.sort(key=_in_line)
+    holding.sort(key=lambda view: (view.reserved_at or 0, view.key))
+    places = {view.key: (queue, place) for queue, line in waiting.items() for place, view in enumerate(line)}
+    return Lines(waiting, holding, places)
+
+
+def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | None) -> Lean:
+    """What is left of a state for those who wait and are asked about, by namespace and name; None: for all trees."""
+    own = {lines.places[name][0] for name in asked or () if name in lines.places}
+    trees = {tree for queue, tree in queues.trees.items() if asked is None or queue in own}
+    kept = [view for view in lines.holding if queues.trees.get(view.cluster_queue) in trees]
+    of_trees = [queue for queue in lines.waiting if queues.trees.get(queue) in trees]
+    last = {}
+    for queue in of_trees:
+        most = max(_LEAST, KEPT_MAX // len(of_trees))
+        if queue in own:
+            most = max(most, _needed(queue, lines, asked or ()))
+        line = lines.waiting[queue][:most]
+        last[queue] = line[-1].key
+        kept += line
+    objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT}
+    for cluster_queue in state.of_kind(scheme.CLUSTER_QUEUE):
+        name = cluster_queue["metadata"]["name"]
+        if queues.trees[name] in trees:
+            objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _without_checks(cluster_queue)
+    found = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept}
+    return Lean(objects, found, last)
+
+
+def _needed(queue: str, lines: Lines, asked: Collection[str]) -> int:
+    """How many to keep of a line: all up to those asked about, and some behind; a sample if those are many."""
+    places = [lines.places[name][1] for name in asked if lines.places.get(name, ("", 0))[0] == queue]
+    most = max(places) + _BEHIND
+    return most if most <= LINE_MAX else SAMPLE
+
+
+def alone(workload: Obj, runtime: Duration | None) -> Obj:
+    """A Workload that nobody owns and that runs so long; None: for ever."""
+    metadata = {field: value for field, value in workload["metadata"].items() if field in _OF_METADATA}
+    if runtime is not None:
+        metadata["annotations"] = {well_known.RUNTIME: duration_text(runtime)}
+    return {**workload, "metadata": metadata}
+
+
+def _in_line(view: WorkloadView) -> tuple[int, int, str]:
+    """The order of a line."""
+    return -view.priority, view.queued, view.uid
+
+
+def _without_checks(queue: Obj) -> Obj:
+    left_out = ("admissionChecks", "admissionChecksStrategy")
+    spec: dict[str, Any] = {field: value for field, value in queue["spec"].items() if field not in left_out}
+    return {**queue, "spec": spec}
+
+
+def stated(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
+    """A state of these objects at the same instant."""
+    objects = {
+        **kept,
+        **{Key(scheme.WORKLOAD, o["metadata"]["namespace"], o["metadata"]["name"]): o for o in workloads},
+    }
+    return State(state.at, state.revision, objects)

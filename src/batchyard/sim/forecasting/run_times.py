@@ -1,0 +1,329 @@
+"""How long Workloads run: as their manifests say, or as those did that were like them, or nobody knows.
+
+Manifests say it by annotation, or by what their containers sleep for. Else those of the queue tell whose names differ
+in numbers alone and that ask for as much, then all of that name, then those of the queue that ask for as much, all of
+its queue, all; of each the last three hundred that started. What bounds a run (`maximumExecutionTimeSeconds`,
+`activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the end, so that history holds what
+it takes until pods run; what manifests say is lengthened by the median of what those took longer that have ended.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from heapq import nlargest
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of, with_metadata
+from batchyard.api.times import parse_time
+from batchyard.api.views.pod_lifecycle import is_terminal
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import HOUR, SECOND, Duration, Instant, duration_text
+from batchyard.cloud.catalog.prices import default_runtime, named_runtime
+from batchyard.kubelet.simulated.durations import FOR_EVER, annotated_runtime, sleeping_time
+from batchyard.scheduling.workload.lifecycle import is_finished
+from batchyard.sim.forecasting.arrivals import Stretches, chance, weights
+from batchyard.sim.forecasting.kaplan_meier import Survival
+from batchyard.sim.state import State
+
+#: History is those that started last: what people run changes.
+RECENT: Final = 300
+#: So many of them must have ended.
+ENDED_MIN: Final = 5
+#: No chance is less.
+_LEAST: Final = 1e-9
+_OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+_NUMBERS: Final = re.compile(r"\d+")
+#: What Kueue puts around the name of a job to name its Workload.
+_OF_JOB: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
+_Group: TypeAlias = tuple[str, ...]
+
+
+class Basis(StrEnum):
+    """From where it is known how long something runs."""
+
+    MANIFEST = "manifest"
+    HISTORY = "history"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a Workload runs, from its admission on."""
+
+    basis: Basis
+    told: Duration = 0
+    history: "History | None" = None
+    bound: Duration | None = None
+
+    def draw(self, chance: float, age: Duration) -> Duration | None:
+        """A length of the whole run of one that has run so long; None: nobody knows."""
+        if self.basis is Basis.MANIFEST:
+            return max(self.told, age)
+        if self.history is not None:
+            return self.bounded(self.history.survival.draw(chance, age), age)
+        return None if self.bound is None else max(age, self.bound)
+
+    def bounded(self, drawn: Duration, age: Duration) -> Duration:
+        """What was drawn, or as long as it may run."""
+        return drawn if self.bound is None else max(age, min(drawn, self.bound))
+
+
+class _Run(NamedTuple):
+    """A run that was seen: when it started, for how long it went on, and whether it is over."""
+
+    started: Instant
+    age: Duration
+    has_ended: bool
+
+
+class History:
+    """Runs that are alike, in the order in which they started; and, counting for little, those of a wider group.
+
+    A few runs say little of what is seldom, such as runs that last for days: the wider group does.
+    """
+
+    def __init__(self, name: str, runs: Sequence[_Run], wider: Sequence[_Run] = ()) -> None:
+        self._name = name
+        self._runs = runs
+        self._wider = wider
+        self._share = min(1.0, ENDED_MIN / len(wider)) if wider else 0.0
+        #: How many of them have ended.
+        self.ended = sum(run.has_ended for run in runs)
+        self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider))
+
+    def forked(self, seed: int) -> "Lengths":
+        """What it says in a fork of this seed."""
+        counts = (weights(len(self._runs), seed, "history", self._name), weights(len(self._wider), seed, "wider"))
+        return Lengths(self._name, self._survival(*counts), self._shares, seed)
+
+    def _survival(self, counts: Sequence[float], of_wider: Sequence[float]) -> Survival:
+        rows = [*zip(self._runs, counts, strict=True)]
+        rows += [(run, each * self._share) for run, each in zip(self._wider, of_wider, strict=True)]
+        return _weighed(rows)
+
+    @cached_property
+    def _shares(self) -> Sequence[tuple[float, float]]:
+        """Of each run, between which shares of all it is, the longest at 0."""
+        alone = _weighed([(run, 1.0) for run in self._runs])
+        found = [alone.longer_than(run.age) for run in self._runs]
+        return [shares if run.has_ended else (0.0, shares[0]) for run, shares in zip(self._runs, found, strict=True)]
+
+
+def _weighed(rows: Sequence[tuple[_Run, float]]) -> Survival:
+    ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
+    counts = ([each for _, each in ended], [each for _, each in going_on])
+    return Survival((age for age, _ in ended), (age for age, _ in going_on), counts)
+
+
+class Lengths:
+    """How long runs of one history last in one fork: drawn in stretches, from the history as that fork weighs it."""
+
+    def __init__(self, name: str, survival: Survival, shares: Sequence[tuple[float, float]], seed: int) -> None:
+        self._survival = survival
+        self._shares = shares
+        self._places = Stretches(len(shares), seed, "runs", name)
+        self._name = name
+        self._seed = seed
+        self._power = survival.power(chance(seed, "power", name), chance(seed, "power too", name))
+        self._drawn = 0
+
+    def next(self, age: Duration) -> Duration:
+        """The length of the next run, of one that has lasted so long."""
+        least, most = self._shares[self._places.next()]
+        within = chance(self._seed, "length", self._name, str(self._drawn))
+        self._drawn += 1
+        return self._survival.draw(max(least + (most - least) * within, _LEAST), age, self._power)
+
+
+class Runtimes:
+    """See the module."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._runs: dict[_Group, list[_Run]] = {}
+        self._recent: dict[_Group, Sequence[_Run]] = {}
+        self._histories: dict[_Group, History] = {}
+        longer: list[Duration] = []
+        for workload in state.of_kind(scheme.WORKLOAD):
+            age = age_of(workload, state.at)
+            if age is not None:
+                longer += self._note(workload, age)
+        self._lag = sorted(longer)[len(longer) // 2] if longer else 0
+
+    def estimate(self, workload: Obj) -> Estimate:
+        """How long a Workload runs."""
+        told = told_runtime(workload, self._state.objects, self._cluster)
+        if told is not None:
+            return Estimate(Basis.MANIFEST, told + self._lag)
+        bound = _bound(workload, self._state.objects)
+        groups = _groups(workload)
+        for place, group in enumerate(groups):
+            history = self._history(group, groups[place + 1 :])
+            if history.ended >= ENDED_MIN:
+                return Estimate(Basis.HISTORY, 0, history, bound)
+        return Estimate(Basis.UNKNOWN, 0, None, bound)
+
+    def _history(self, group: _Group, wider: Sequence[_Group]) -> History:
+        known = self._histories.get(group)
+        if known is None:
+            own = self._last(group)
+            beside = next((found for each in wider if len(found := self._last(each)) > len(own)), ())
+            known = self._histories[group] = History(repr(group), own, beside)
+        return known
+
+    def _last(self, group: _Group) -> Sequence[_Run]:
+        """Those of a group that started last, in order."""
+        known = self._recent.get(group)
+        if known is None:
+            known = self._recent[group] = nlargest(RECENT, self._runs.get(group, ()))[::-1]
+        return known
+
+    def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:
+        """Take note of a run; how much longer it took than its manifests say, if that is known."""
+        admitted, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
+        assert admitted is not None, "what has an age was admitted"
+        run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
+        for group in _groups(workload):
+            self._runs.setdefault(group, []).append(run)
+        told = told_runtime(workload, self._state.objects, self._cluster) if has_ended else None
+        return () if told is None else (max(0, age - told),)
+
+
+def age_of(workload: Obj, now: Instant) -> Duration | None:
+    """For how long a Workload has run, or did; None if it is not admitted, or ended otherwise than well or badly."""
+    admitted = find_condition(workload, "Admitted")
+    if admitted is None or admitted["status"] != "True":
+        return None
+    finished = find_condition(workload, "Finished")
+    until = now if finished is None else parse_time(finished["lastTransitionTime"])
+    return max(0, until - parse_time(admitted["lastTransitionTime"]))
+
+
+def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
+    """What the manifests, or the Cluster, say of a Workload's run; None if they say nothing."""
+    told = annotated_runtime(workload)
+    owner = owner_of(workload, objects)
+    if told is not None or owner is None:
+        return told
+    of_pod, other = annotated_runtime(owner), _by_cluster(owner, cluster)
+    if owner["kind"] == "Job":
+        return _of_job(owner["spec"], of_pod, other)
+    rows = owner["spec"].get("replicatedJobs") or ()
+    found = [_of_job(row["template"]["spec"], of_pod, other) for row in rows]
+    times = [each for each in found if each is not None]
+    return max(times) if times and len(times) == len(found) else None
+
+
+def rounds_of(owner: Obj) -> int:
+    """How many pods run one after the other: of a Job with more completions than run at once."""
+    return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
+
+
+def _by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
+    """The run time that the Cluster gives for pods of a job that do not say it."""
+    metadata = owner["metadata"]
+    named = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
+    return default_runtime(cluster) if named is None else named
+
+
+def _of_job(spec: Mapping[str, object], of_pod: Duration | None, other: Duration | None) -> Duration | None:
+    """How long a Job takes whose pods take so long, else as long as they sleep, else `other`."""
+    template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
+    container = template["spec"]["containers"][0]
+    if of_pod is None:
+        line = (tuple(container.get(field) or ()) for field in ("command", "args"))
+        of_pod = sleeping_time(container.get("image") or "", *line)
+    of_pod = other if of_pod is None else of_pod
+    if of_pod is None or of_pod >= FOR_EVER:
+        return None
+    return of_pod * _rounds(spec)
+
+
+def _rounds(spec: Mapping[str, object]) -> int:
+    parallelism, completions = spec.get("parallelism") or 1, spec.get("completions") or 1
+    assert isinstance(parallelism, int)
+    assert isinstance(completions, int)
+    return max(1, -(-completions // parallelism))
+
+
+def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
+    """How long a Workload may run."""
+    owner = owner_of(workload, objects)
+    limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
+    limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
+    found = [limit for limit in limits if limit is not None]
+    return min(found) * SECOND if found else None
+
+
+def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
+    """The Job or JobSet of a Workload, if it is there."""
+    owner = controller_of(workload)
+    kind = None if owner is None else _OWNERS.get(owner["kind"])
+    if owner is None or kind is None:
+        return None
+    return objects.get(Key(kind, workload["metadata"].get("namespace") or "", owner["name"]))
+
+
+def _groups(workload: Obj) -> Sequence[_Group]:
+    """Those that a Workload is like, the closest first."""
+    view = workload_view(workload)
+    of_job = _OF_JOB.fullmatch(view.name)
+    stem = _NUMBERS.sub("#", of_job[1] if of_job else view.name)
+    asked = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
+    return (view.queue, "named", stem, asked), (view.queue, "named", stem), (view.queue, asked), (view.queue,), ()
+
+
+# --- told runtimes ---
+#
+# A state in which every run time is told: for worlds that go on from clusters whose work is not simulated.
+#
+# Simulated pods of which nobody says how long they run take a minute; real ones do not. So jobs and Workloads that do
+# not
+# say it get what is likely by their history, half of them running for longer; what nobody knows goes on for ever, as do
+# pods of their own that are no jobs'.
+
+
+#: Longer than anybody looks ahead.
+TOLD_RUNTIMES_FOR_EVER: Final = 10 * 365 * 24 * HOUR
+_OF_JOBS: Final = frozenset({"Job", "JobSet"})
+
+
+def with_runtimes(state: State) -> tuple[State, list[str]]:
+    """The state, and the Workloads that run of which nobody knows for how long."""
+    runtimes, unknown = Runtimes(state), list[str]()
+    told: dict[Key, Obj] = {}
+    cluster = state.cluster
+    for workload in state.of_kind(scheme.WORKLOAD):
+        view = workload_view(workload)
+        if view.finished or told_runtime(workload, state.objects, cluster) is not None:
+            continue
+        drawn = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
+        if drawn is None and view.quota_reserved:
+            unknown.append(view.key)
+        owner = owner_of(workload, state.objects)
+        what = workload if owner is None else owner
+        told[key_of(what)] = _saying(
+            what, TOLD_RUNTIMES_FOR_EVER if drawn is None else max(1, drawn // rounds_of(what))
+        )
+    told |= {key_of(pod): _saying(pod, TOLD_RUNTIMES_FOR_EVER) for pod in _of_no_job(state)}
+    return State(state.at, state.revision, {**state.objects, **told}, state.applied), sorted(unknown)
+
+
+def _of_no_job(state: State) -> Iterable[Obj]:
+    """The pods that serve: of no job, and not told to end."""
+    for pod in state.of_kind(scheme.POD):
+        owner = controller_of(pod)
+        if is_terminal(pod) or (owner is not None and owner["kind"] in _OF_JOBS):
+            continue
+        if annotation(pod, well_known.RUNTIME) is None:
+            yield pod
+
+
+def _saying(obj: Obj, runtime: Duration) -> Obj:
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(runtime)}
+    return with_metadata(obj, annotations=annotations)

@@ -1,0 +1,110 @@
+"""All laws, watching one world. A world without an inspection pays nothing for it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from batchyard.interfaces.client import WatchEvent
+from batchyard.sim.invariants.cluster import (
+    CloudIsNeverOversold,
+    ExclusiveDomains,
+    IdleNodesAreReleased,
+    NodesAreNeverOverfull,
+    PodsSuitTheirNodes,
+    RequestsAreWhole,
+    SlicesAreWhole,
+)
+from batchyard.sim.invariants.costs import CostsAddUp
+from batchyard.sim.invariants.invariant import Law, Scene, Violation
+from batchyard.sim.invariants.jobs import (
+    FinishedHoldsNothing,
+    JobsCountRight,
+    NoJobRunsWithoutAdmission,
+    NoPodWithoutAdmission,
+)
+from batchyard.sim.invariants.liveness import NothingHangs, NothingIsOrphaned, NothingIsStuck
+from batchyard.sim.invariants.preemption import HotswapRespectsPriority, PreemptionRespectsPriority
+from batchyard.sim.invariants.quota import (
+    AdmittedHasAssignment,
+    AssumedEqualsConfirmed,
+    QuotaNeverOversubscribed,
+    UsageIsSumOfAdmitted,
+)
+from batchyard.sim.invariants.store import NothingMutated, WatchHasNoGap
+from batchyard.sim.world import World
+
+LAWS: Final[tuple[type[Law], ...]] = (
+    QuotaNeverOversubscribed,
+    UsageIsSumOfAdmitted,
+    AdmittedHasAssignment,
+    PreemptionRespectsPriority,
+    NoJobRunsWithoutAdmission,
+    FinishedHoldsNothing,
+    NothingIsStuck,
+    WatchHasNoGap,
+    NothingMutated,
+    AssumedEqualsConfirmed,
+    # Where there are nodes.
+    NoPodWithoutAdmission,
+    HotswapRespectsPriority,
+    PodsSuitTheirNodes,
+    NodesAreNeverOverfull,
+    ExclusiveDomains,
+    SlicesAreWhole,
+    RequestsAreWhole,
+    CloudIsNeverOversold,
+    JobsCountRight,
+    IdleNodesAreReleased,
+    NothingIsOrphaned,
+    NothingHangs,
+    CostsAddUp,
+)
+
+
+class Inspection:
+    """Laws attached to a world. `violations` grows while it runs; `finish()` looks one last time."""
+
+    def __init__(self, world: World, laws: Sequence[type[Law]] = LAWS) -> None:
+        self._world = world
+        self._scene = Scene(world)
+        self._laws = [law(self._scene) for law in laws]
+        self._unsettled = False
+        world.client.subscribe(self._observe)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was broken so far."""
+        return self._scene.violations
+
+    def finish(self) -> list[Violation]:
+        """Look at the end of the run; returns all that was broken."""
+        self._settle()
+        for law in self._laws:
+            law.finish()
+        return self.violations
+
+    def _observe(self, batch: Sequence[WatchEvent]) -> None:
+        """Let every law look at each change, and again when the instant is over."""
+        kernel = self._world.kernel
+        if not self._unsettled:
+            self._unsettled = True
+            kernel.call_at(kernel.now() + 1, self._settle)
+        for law in self._laws:
+            law.begin(batch)
+        for event in batch:
+            for law in self._laws:
+                law.look(event)
+            self._scene.ledger.record(event)
+            self._scene.stories.record(event, self._world.now())
+        for law in self._laws:
+            law.end(batch)
+
+    def _settle(self) -> None:
+        if self._unsettled:
+            self._unsettled = False
+            for law in self._laws:
+                law.settle()
+
+
+def attach(world: World, laws: Sequence[type[Law]] = LAWS) -> Inspection:
+    """Hold a world to the laws. Attach before it runs."""
+    return Inspection(world, laws)

@@ -1,0 +1,127 @@
+"""What a law is: it looks at every change, and at the world when an instant is over, and reports what broke it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import Duration, seconds
+from batchyard.interfaces.client import WatchEvent
+from batchyard.sim.invariants.ledger import Ledger
+from batchyard.sim.world import World
+
+# --- story ---
+#
+# What happened to each object, in a few words a change: told when a law is broken.
+
+
+_LINES_MAX: Final = 12
+#: What of a status is told beside its conditions.
+_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
+
+
+class Stories:
+    """The last changes of every object."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, list[str]] = {}
+
+    def record(self, event: WatchEvent, at: Duration) -> None:
+        """Add a change."""
+        changes = "; ".join(_changes(event))
+        if changes:
+            lines = self._lines.setdefault(event.key, [])
+            lines.append(f"{seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
+            del lines[:-_LINES_MAX]
+
+    def of(self, *keys: Key) -> tuple[str, ...]:
+        """The stories of some objects, one after the other."""
+        return tuple(line for key in keys for line in self._lines.get(key, ()))
+
+
+def _changes(event: WatchEvent) -> Iterator[str]:
+    if event.old is None or event.type == "DELETED":
+        yield event.type.lower()
+        return
+    if "deletionTimestamp" in event.obj["metadata"] and "deletionTimestamp" not in event.old["metadata"]:
+        yield "to be deleted"
+    if event.old.get("spec") != event.obj.get("spec"):
+        node = event.obj["spec"].get("nodeName")
+        yield f"bound to {node}" if node and not event.old["spec"].get("nodeName") else "spec changed"
+    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
+    for field in _FIELDS:
+        if new.get(field) != old.get(field):
+            yield f"{field} {new.get(field)}"
+    for condition in new.get("conditions") or ():
+        if _differs(find_condition(event.old, condition["type"]), condition):
+            said = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            yield f"{condition['type']}={condition['status']} ({said})"
+
+
+def _differs(old: Obj | None, new: Obj) -> bool:
+    return old is None or (old["status"], old.get("reason")) != (new["status"], new.get("reason"))
+
+
+class Violation(NamedTuple):
+    """A broken law: which, when, what happened, and the story of the objects."""
+
+    law: str
+    at: Duration
+    what: str
+    story: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Everything, the story line by line."""
+        return "\n    ".join([f"{seconds(self.at):g}s {self.law}: {self.what}", *self.story])
+
+
+class Scene:
+    """What laws look at, and where they report."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ledger = Ledger()
+        self.stories = Stories()
+        self.violations: list[Violation] = []
+
+    def violate(self, law: "Law", what: str, *keys: Key) -> None:
+        """Report a broken law, with the story of these objects."""
+        self.violations.append(Violation(law.name, self.world.now(), what, self.stories.of(*keys)))
+
+
+class Law:
+    """One law. Each method is a moment to look; most laws need one or two of them."""
+
+    name = ""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the objects say."""
+        return self.scene.ledger
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to happen in the world."""
+        return not self.scene.world.kernel.pending()
+
+    def begin(self, batch: Sequence[WatchEvent]) -> None:
+        """Changes are about to be told; the ledger is as before all of them."""
+
+    def look(self, event: WatchEvent) -> None:
+        """One change; the ledger is as before it."""
+
+    def end(self, batch: Sequence[WatchEvent]) -> None:
+        """All changes of a delivery have been told; the ledger has them."""
+
+    def settle(self) -> None:
+        """An instant is over."""
+
+    def finish(self) -> None:
+        """The run is over."""
+
+    def violate(self, what: str, *keys: Key) -> None:
+        """Report that the law was broken."""
+        self.scene.violate(self, what, *keys)

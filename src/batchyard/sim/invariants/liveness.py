@@ -1,0 +1,336 @@
+"""When nothing is left to happen, whoever has not ended waits for something that is not there.
+
+No pod is on a node and never ends, so no gang is half placed. No Job or JobSet that may run is without pods that wait,
+but for a Job alone in its domain whose first pod has succeeded: JobSet refuses it the pods that would follow that one.
+No pod waits and is not told why, and none waits with its gang that the nodes there are could take, and those that a
+pool may still have.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import is_true
+from batchyard.api.meta import Key, Obj, controller_of, key_of, label
+from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
+from batchyard.api.views.workload import WorkloadView
+from batchyard.cloud.catalog.instances import FAILED, phase_of
+from batchyard.cloud.catalog.machine_types import catalog_of
+from batchyard.cloud.catalog.nodes import node_template
+from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.jobs.job.spec import contains, parsed
+from batchyard.scheduling.flavor_requests import find_obstacle
+from batchyard.sim.invariants.cluster import placed, requested, unsuitable
+from batchyard.sim.invariants.definition import Pair
+from batchyard.sim.invariants.invariant import Law, Scene
+
+_ENDS = ("Complete", "Completed", "Failed")
+
+
+class NothingHangs(Law):
+    """See the module."""
+
+    name = "nothing_hangs"
+
+    def finish(self) -> None:
+        """Look at all that has not ended."""
+        if self.is_at_rest:
+            pods = [obj for obj in self.scene.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
+            self._look_at_jobs(pods)
+            self._look_at_pods([pod_view(obj) for obj in pods])
+
+    def _look_at_jobs(self, pods: Sequence[Obj]) -> None:
+        """Whoever may run has something below it that waits."""
+        world = self.scene.world
+        jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
+        owners = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
+        for job in jobs:
+            may_run = not job["spec"].get("suspend") and not _has_nobody_to_follow(job)
+            if may_run and job["metadata"]["uid"] not in owners:
+                self.violate(f"{key_of(job)} may run, and nothing of it waits", key_of(job))
+
+    def _look_at_pods(self, pods: Sequence[PodView]) -> None:
+        """Those that are placed would end; the others have no place."""
+        gangs: dict[str, list[PodView]] = {}
+        for pod in pods:
+            if pod.node_name:
+                self.violate(f"{pod.key} never ends on {pod.node_name}", _key(pod))
+                continue
+            if not pod.unscheduled:
+                self.violate(f"{pod.key} waits for a node, and nobody says why", _key(pod))
+            if not pod.gated:
+                gangs.setdefault(pod.gang or pod.key, []).append(pod)
+        nodes = _free_nodes(self.scene.world.objects(scheme.NODE), placed(pods))
+        growth = self._nodes_to_come() if gangs else []
+        for gang in gangs.values():
+            if any(pod.shape.minds_pods for pod in gang):
+                self._look_at_exclusive(gang, [*nodes, *(node for _, more in growth for node in more)])
+                continue
+            if _find_room(gang, nodes):
+                self.violate(f"{len(gang)} pods wait though there is room", *map(_key, gang))
+            for pool, more in growth:
+                if _find_room(gang, [*nodes, *more]):
+                    self.violate(f"{len(gang)} pods wait though {pool} may grow", *map(_key, gang))
+
+    def _look_at_exclusive(self, gang: Sequence[PodView], nodes: Sequence["_Free"]) -> None:
+        """Jobs that each want a pool of their own wait for pools; each has a first pod that waits for the others."""
+        first = [pod for pod in gang if pod.shape.minds_pods]
+        pools: dict[str, list[_Free]] = {}
+        for node in nodes:
+            pools.setdefault(node.node.labels.get(well_known.NODE_POOL, ""), []).append(node)
+        fitting = [name for name, found in pools.items() if all(node.could_take(first[0]) for node in found)]
+        if len(first) == len(gang) <= len(fitting) and _wants_pools(first):
+            self.violate(f"{len(gang)} Jobs wait though they could have {', '.join(fitting)}", *map(_key, gang))
+
+    def _nodes_to_come(self) -> list[tuple[str, list["_Free"]]]:
+        """For each pool with an autoscaler, where nothing else bounds the nodes, those that it may still have."""
+        world = self.scene.world
+        cluster = next(iter(world.objects(scheme.CLUSTER)), None)
+        if cluster is None or cluster["spec"].get("quotas") or _limits(cluster):
+            return []
+        sold_out = [row["machineType"] for row in cluster["spec"].get("capacity") or ()]
+        found = []
+        for pool in world.objects(scheme.NODE_POOL):
+            spec, name = pool["spec"], pool["metadata"]["name"]
+            is_bounded = spec.get("provisioning") == "queued" or spec.get("reservation") or spec.get("placementGroup")
+            if "autoscaling" in spec and not is_bounded and spec["machineType"] not in sold_out:
+                found.append((name, list(self._growth(pool, cluster))))
+        return found
+
+    def _growth(self, pool: Obj, cluster: Obj) -> Iterator["_Free"]:
+        machines = [obj for obj in self.scene.world.objects(scheme.INSTANCE) if phase_of(obj) != FAILED]
+        zones = [obj["spec"]["zone"] for obj in machines if obj["spec"]["pool"] == pool["metadata"]["name"]]
+        bounds = pool["spec"]["autoscaling"]
+        if hosts_of_slice(pool, catalog_of(cluster)) > 1 and zones:
+            return
+        left = bounds.get("totalMax", 1 << 30) - len(zones)
+        for zone in zones_of(pool, cluster):
+            for _ in range(min(left, bounds.get("max", left) - zones.count(zone))):
+                left -= 1
+                view = node_view(node_template(pool, zone, cluster))
+                yield _Free(view, dict(view.allocatable))
+
+
+class _Free:
+    """A node, and what is free on it."""
+
+    def __init__(self, node: NodeView, free: dict[str, int]) -> None:
+        self.node = node
+        self.free = free
+
+    def could_take(self, pod: PodView) -> bool:
+        """Whether a pod has room here."""
+        return not unsuitable(pod, self.node) and all(self.free.get(r, 0) >= amount for r, amount in pod.requests)
+
+
+def _free_nodes(nodes: Sequence[Obj], taken: dict[str, list[PodView]]) -> list[_Free]:
+    found = []
+    for view in map(node_view, nodes):
+        used = requested(taken.get(view.name, ()))
+        free = {resource: amount - used.get(resource, 0) for resource, amount in view.allocatable.items()}
+        found.append(_Free(view, free))
+    return found
+
+
+def _find_room(gang: Sequence[PodView], nodes: Sequence[_Free]) -> bool:
+    """Whether all pods of a gang find room, each on the first node that takes it."""
+    trial = [_Free(node.node, dict(node.free)) for node in nodes]
+    for pod in gang:
+        node = next((node for node in trial if node.could_take(pod)), None)
+        if node is None:
+            return False
+        for resource, amount in pod.requests:
+            node.free[resource] -= amount
+    return True
+
+
+def _wants_pools(pods: Sequence[PodView]) -> bool:
+    """Whether all that matters about other pods is whose pools they are in."""
+    return all(term.topology_key == well_known.NODE_POOL for pod in pods for term in pod.shape.anti_affinity)
+
+
+def _limits(cluster: Obj) -> object:
+    """The bounds of the whole cluster."""
+    scaling = cluster["spec"].get("autoscaling") or {}
+    return (scaling.get("autoProvisioning") or {}).get("limits")
+
+
+def _has_ended(job: Obj) -> bool:
+    return any(is_true(job.get("status") or {}, end) for end in _ENDS)
+
+
+def _has_nobody_to_follow(job: Obj) -> bool:
+    """Whether new pods of a Job would follow its first one to its domain, which has succeeded."""
+    annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
+        return False
+    return contains(parsed((job.get("status") or {}).get("completedIndexes"), 1), 0)
+
+
+def _key(pod: PodView) -> Key:
+    return Key(scheme.POD, pod.namespace, pod.name)
+
+
+# --- nothing is stuck ---
+#
+# Nothing is stuck: when nothing is left to happen, nobody waits for quota that lies free.
+#
+# Whoever waits then must be one whose turn it could not be: its queues are closed or closed to it, it is held back, it
+# waits behind the head of a StrictFIFO queue, or there is no room for it now. Three cases are left out, all as upstream
+# has them. A StrictFIFO queue whose head waits for quota may keep quota for it that others then lack. A tree in which
+# Workloads preempt each other for ever is left alone. And the search for victims overlooks quota for the number of
+# pods:
+# a head whose victims would not free enough pods stays at the front, and nobody behind it has a turn.
+
+
+class NothingIsStuck(Law):
+    """See the module."""
+
+    name = "nothing_is_stuck"
+
+    def finish(self) -> None:
+        """Look at all who wait, if nothing is left to happen."""
+        if self.scene.world.kernel.pending():
+            return
+        waiting = self._waiting()
+        looping = {loop.root for loop in self.scene.world.loops}
+        for queue, views in waiting.items():
+            root = self._root(queue)
+            spec = self.ledger.queues[queue]
+            others = [name for name in waiting if name != queue and self._root(name) == root]
+            if root.partition("/")[2] in looping or any(self.ledger.queues[name].strict_fifo for name in others):
+                continue
+            for view in views[:1] if spec.strict_fifo or _counts_pods(spec) else views:
+                if self._has_room(view, spec):
+                    what = f"{view.key} waits in {queue} though there is room for it"
+                    self.violate(what, Key(scheme.WORKLOAD, view.namespace, view.name))
+
+    def _waiting(self) -> dict[str, list[WorkloadView]]:
+        """Whoever could have its turn, by ClusterQueue, in the order of turns."""
+        found: dict[str, list[WorkloadView]] = {}
+        for view in self.ledger.workloads.values():
+            queue = self.ledger.queue_of(view)
+            if queue is not None and self._may_have_its_turn(view, queue):
+                found.setdefault(queue.name, []).append(view)
+        return {name: sorted(views, key=_turn) for name, views in found.items()}
+
+    def _may_have_its_turn(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
+        labels = self.ledger.namespaces.get(view.namespace)
+        is_open = queue.stop_policy == "None" and self.ledger.local_queues[view.queue].stop_policy == "None"
+        is_whole = all(flavor in self.ledger.flavors for group in queue.groups for flavor in group.flavors)
+        return (
+            is_open
+            and is_whole
+            and not queue.admission_checks
+            and queue.name not in self.ledger.terminating
+            and not self.ledger.quota.is_in_cycle(queue.cohort)
+            and labels is not None
+            and queue.namespaces is not None
+            and queue.namespaces.matches(labels)
+            and view.admissible
+            and not view.requeue_blocked
+            and view.requeue_at is None
+            and not any(pod_set.template.over_limit for pod_set in view.pod_sets)
+        )
+
+    def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
+        """Whether one flavor of each resource group could hold all pod sets: then no choice before can fail it."""
+        total: dict[str, int] = {}
+        for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
+            for resource, amount in pod_set.template.requests:
+                total[resource] = total.get(resource, 0) + amount * count
+        covered = {resource: group for group in queue.groups for resource in group.resources}
+        if "pods" in covered:
+            total["pods"] = sum(view.counts)
+        if any(amount and resource not in covered for resource, amount in total.items()):
+            return False
+        groups = [group for group in queue.groups if any(resource in total for resource in group.resources)]
+        return all(self._group_has_room(view, queue, group, total) for group in groups)
+
+    def _group_has_room(
+        self, view: WorkloadView, queue: ClusterQueueView, group: ResourceGroup, total: dict[str, int]
+    ) -> bool:
+        for flavor in group.flavors:
+            wanted = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
+            suits = all(not find_obstacle(p.template, flavor, self.ledger.flavors[flavor]) for p in view.pod_sets)
+            if suits and all(self._is_free(queue, pair, amount) for pair, amount in wanted.items()):
+                return True
+        return False
+
+    def _is_free(self, queue: ClusterQueueView, pair: Pair, amount: int) -> bool:
+        return amount <= max(0, self.ledger.quota.available(f"queue/{queue.name}", pair))
+
+    def _root(self, queue: str) -> str:
+        return self.ledger.quota.path(f"queue/{queue}")[0]
+
+
+def _counts_pods(queue: ClusterQueueView) -> bool:
+    return any("pods" in group.resources for group in queue.groups)
+
+
+def _turn(view: WorkloadView) -> tuple[int, int, str]:
+    return -view.priority, view.queued, view.uid
+
+
+# --- nothing is orphaned ---
+#
+# When nothing is left to happen, nothing is there whose owner is gone: neither nodes nor pods nor leases.
+#
+# An owner that was never there is not gone: what is born with such a one is let be, as garbage collectors do.
+
+
+class NothingIsOrphaned(Law):
+    """See the module."""
+
+    name = "nothing_is_orphaned"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        #: The uids of all objects there ever were.
+        self._known: dict[str, None] = {}
+
+    def look(self, event: WatchEvent) -> None:
+        """Take note of an object."""
+        if event.type is EventType.ADDED:
+            self._known[event.obj["metadata"]["uid"]] = None
+
+    def finish(self) -> None:
+        """Look for owners."""
+        if self.is_at_rest:
+            for key, what in [*self._left_by_owners(), *self._left_by_machines()]:
+                self.violate(f"{key.kind} {key} {what}", key)
+
+    def _left_by_owners(self) -> Iterator[tuple[Key, str]]:
+        store = self.scene.world.store
+        found = [obj for kind in store.kinds() for obj in store.list(kind)]
+        uids = {obj["metadata"]["uid"]: None for obj in found}
+        for obj in found:
+            owner = controller_of(obj)
+            if owner is not None and owner["uid"] not in uids and owner["uid"] in self._known:
+                yield key_of(obj), f"is owned by {owner['name']}, which is gone"
+            if "deletionTimestamp" in obj["metadata"]:
+                yield key_of(obj), "is being deleted for ever"
+
+    def _left_by_machines(self) -> Iterator[tuple[Key, str]]:
+        world = self.scene.world
+        machines = {obj["metadata"]["name"]: obj for obj in world.objects(scheme.INSTANCE)}
+        pools = {obj["metadata"]["name"]: obj for obj in world.objects(scheme.NODE_POOL)}
+        nodes = {obj["metadata"]["name"]: obj for obj in world.objects(scheme.NODE)}
+        for name, machine in machines.items():
+            pool = pools.get(machine["spec"]["pool"])
+            if pool is None:
+                yield key_of(machine), "is of a pool that is gone"
+            elif name not in nodes and (is_autoscaled(pool) or phase_of(machine) != FAILED):
+                yield key_of(machine), f"has no node: {machine.get('status')}"
+        for name, node in nodes.items():
+            if name not in machines and label(node, well_known.NODE_POOL) is not None:
+                yield key_of(node), "has no machine"
+        for lease in world.objects(scheme.LEASE):
+            if lease["metadata"]["name"] not in nodes:
+                yield key_of(lease), "is of no node"
+        used = [machine["spec"]["pool"] for machine in machines.values()]
+        for name, pool in pools.items():
+            if pool["spec"].get("autoProvisioned") and name not in used:
+                yield key_of(pool), "was made for pods and is empty"

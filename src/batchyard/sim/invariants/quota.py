@@ -1,0 +1,280 @@
+"""Whoever gets quota gets it for every pod set: as many pods as allowed, from flavors of the queue that suit them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from batchyard.api import quantity, scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
+from batchyard.api.views.workload import Holding, PodSet, WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.flavor_requests import find_obstacle
+from batchyard.scheduling.quota import QuotaNode
+from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.workload_cache import Count
+from batchyard.sim.invariants.definition import Pair
+from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.ledger import amounts_of, changes_quota, is_preempted_by, is_reserved_by
+from batchyard.sim.world import World
+
+# --- quota never oversubscribed ---
+#
+# Nobody is admitted beyond what the tree can give, and no tree comes to hold more than it has.
+#
+# Quota may be taken away under usage: then what is too much may stay, and must not grow. Whom a cycle preempts may be
+# counted as gone by what the same cycle admits.
+
+
+class QuotaNeverOversubscribed(Law):
+    """See the module."""
+
+    name = "quota_never_oversubscribed"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._going: list[WorkloadView] = []
+        self._excused: dict[tuple[str, Pair], int] = {}
+        self._changed = False
+
+    def begin(self, batch: Sequence[WatchEvent]) -> None:
+        """Who is preempted with these changes."""
+        self._going = [workload_view(event.obj) for event in batch if is_preempted_by(event)]
+
+    def look(self, event: WatchEvent) -> None:
+        """A new reservation must fit in what is free; another tree excuses what it leaves without quota."""
+        if changes_quota(event):
+            self._changed = True
+        if event.key.kind != scheme.WORKLOAD or not is_reserved_by(event):
+            return
+        view = workload_view(event.obj)
+        node = f"queue/{view.cluster_queue}"
+        for pair, amount in amounts_of(view).items():
+            free = self._free_without(self._going, node, pair)
+            if amount > max(0, free):
+                what = f"{view.key} was given {amount} of {'/'.join(pair)} in {node} where {free} was free"
+                self.violate(what, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
+
+    def settle(self) -> None:
+        """What is short of quota now was short before, or quota was taken away."""
+        short = dict(self._short())
+        for (node, pair), amount in short.items():
+            allowed = self._excused.get((node, pair), 0)
+            if amount > allowed and not self._changed:
+                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._held_in(node, pair)]
+                what = f"{node} has {amount} of {'/'.join(pair)} too little, {allowed} before"
+                self.violate(what, *holders)
+        self._excused, self._changed = short, False
+
+    def _free_without(self, going: Iterable[WorkloadView], node: str, pair: Pair) -> int:
+        """What a node may use once some Workloads are gone."""
+        quota = self.ledger.quota
+        taken = {}
+        for view in going:
+            held = quota.holders.get(f"queue/{view.cluster_queue}", {})
+            if view.key in held:
+                taken[view.key] = held, held.pop(view.key)
+        free = quota.available(node, pair)
+        for key, (held, amounts) in taken.items():
+            held[key] = amounts
+        return free
+
+    def _short(self) -> Iterator[tuple[tuple[str, Pair], int]]:
+        quota = self.ledger.quota
+        for root in [node for node in quota.nodes.values() if not node.parent]:
+            for pair in quota.pairs(root.name):
+                for node in quota.below(root.name):
+                    free = quota.available(node, pair)
+                    if free < 0:
+                        yield (node, pair), -free
+
+    def _held_in(self, node: str, pair: Pair) -> list[str]:
+        holders = (self.ledger.quota.holders.get(name, {}) for name in self.ledger.quota.below(node))
+        return [key for held in holders for key, amounts in held.items() if amounts.get(pair)]
+
+
+# --- usage is sum of admitted ---
+#
+# The usage of every node of the scheduler's quota trees is what its Workloads hold by their status.
+#
+# Of a Cohort, that is what its children use beyond what they keep to themselves. The trees are looked at whenever a
+# cycle has just admitted somebody: between cycles a tree may be out of date on purpose. Nor are they looked at while an
+# admission that was refused is still to be taken back, or while the platform is down.
+
+
+class UsageIsSumOfAdmitted(Law):
+    """See the module."""
+
+    name = "usage_is_sum_of_admitted"
+
+    def end(self, batch: Sequence[WatchEvent]) -> None:
+        """Compare all nodes after a cycle that admitted."""
+        platform = self.scene.world.platform
+        if platform.runner.is_stopped or platform.index.book.assumes:
+            return
+        if any(event.key.kind == scheme.WORKLOAD and is_reserved_by(event) for event in batch):
+            self._compare_trees()
+
+    def settle(self) -> None:
+        """Compare what ClusterQueues hold, which is always up to date."""
+        for name, queue in self.scene.world.platform.index.snapshot.queues.items():
+            self._compare(f"queue/{name}", queue.node)
+
+    def _compare_trees(self) -> None:
+        snapshot = self.scene.world.platform.index.snapshot
+        for name, queue in snapshot.queues.items():
+            quota = self.ledger.quota
+            path = ["/".join(("queue" if n is queue.node else "cohort", n.name)) for n in queue.node.path]
+            if path != quota.path(f"queue/{name}"):
+                self.violate(f"{name} stands at {path}, and by its spec at {quota.path(f'queue/{name}')}")
+            for place, node in zip(path, queue.node.path, strict=True):
+                self._compare(place, node)
+
+    def _compare(self, place: str, node: QuotaNode) -> None:
+        quota, names = self.ledger.quota, self.scene.world.platform.index.snapshot.names
+        for pair, used in zip(names, node.usage, strict=False):
+            expected = quota.used(place, pair)
+            if used != expected:
+                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(place, {})]
+                what = f"{place} uses {used} of {'/'.join(pair)}; its Workloads hold {expected}"
+                self.violate(what, *holders)
+
+
+class AdmittedHasAssignment(Law):
+    """See the module."""
+
+    name = "admitted_has_assignment"
+
+    def look(self, event: WatchEvent) -> None:
+        """Look at new reservations."""
+        if event.key.kind == scheme.WORKLOAD and is_reserved_by(event):
+            view = workload_view(event.obj)
+            for fault in self._faults(view, _assignments(event.obj)):
+                self.violate(f"{view.key}: {fault}", event.key)
+
+    def _faults(self, view: WorkloadView, assigned: Sequence[Holding]) -> Iterator[str]:
+        queue = self.ledger.queue_of(view)
+        if queue is None or queue.name != view.cluster_queue:
+            yield f"admitted by {view.cluster_queue}, but its LocalQueue {view.queue} belongs to another"
+            return
+        if queue.stop_policy != "None" or queue.name in self.ledger.terminating:
+            yield f"{queue.name} is stopped"
+        if [h.name for h in assigned] != [p.name for p in view.pod_sets]:
+            yield f"assigned are {[h.name for h in assigned]}, wanted were {[p.name for p in view.pod_sets]}"
+            return
+        for pod_set, wanted, holding in zip(view.pod_sets, view.counts, assigned, strict=True):
+            yield from self._pod_set_faults(queue, pod_set, wanted, holding)
+
+    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, wanted: int, held: Holding) -> Iterator[str]:
+        least = wanted if pod_set.min_count is None else min(wanted, pod_set.min_count)
+        if not least <= held.pods <= wanted:
+            yield f"{held.pods} pods of {pod_set.name}, allowed are {least} to {wanted}"
+        requests = {resource: amount * held.pods for resource, amount in pod_set.template.requests}
+        usage = dict(held.usage)
+        if any("pods" in group.resources for group in queue.groups):
+            requests["pods"] = held.pods
+        for resource, amount in requests.items():
+            if amount and usage.get(resource) != amount:
+                yield f"{pod_set.name} uses {usage.get(resource)} of {resource}, not {amount}"
+        for group in queue.groups:
+            yield from self._group_faults(group, pod_set, held)
+        covered = [resource for group in queue.groups for resource in group.resources]
+        if any(resource not in covered for resource in held.flavors):
+            yield f"{pod_set.name} has {sorted(held.flavors)}, the queue {sorted(covered)}"
+
+    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, held: Holding) -> Iterator[str]:
+        flavors = sorted({held.flavors[resource] for resource in group.resources if resource in held.flavors})
+        if len(flavors) > 1:
+            yield f"{pod_set.name} has {flavors} in one group"
+        for flavor in flavors:
+            if flavor not in group.flavors:
+                yield f"{pod_set.name} has flavor {flavor}, the group {group.flavors}"
+            obstacle = find_obstacle(pod_set.template, flavor, self.ledger.flavors.get(flavor))
+            if obstacle:
+                yield f"{pod_set.name}: {obstacle}"
+
+
+def _assignments(obj: Obj) -> list[Holding]:
+    """What a Workload's status says it was given, word for word."""
+    return [
+        Holding(
+            assigned["name"],
+            assigned.get("count", 0),
+            assigned.get("flavors") or {},
+            tuple((r, quantity.amount(r, amount)) for r, amount in (assigned.get("resourceUsage") or {}).items()),
+        )
+        for assigned in obj["status"]["admission"].get("podSetAssignments") or ()
+    ]
+
+
+# --- assumed equals confirmed ---
+#
+# What the scheduler knows when an instant is over is what the objects would tell it anew: a restart loses nothing.
+
+
+#: In the order in which a restart would see them.
+KINDS: Final = (
+    scheme.NAMESPACE,
+    scheme.RESOURCE_FLAVOR,
+    scheme.ADMISSION_CHECK,
+    scheme.COHORT,
+    scheme.CLUSTER_QUEUE,
+    scheme.LOCAL_QUEUE,
+    scheme.WORKLOAD,
+)
+
+
+class AssumedEqualsConfirmed(Law):
+    """See the module."""
+
+    name = "assumed_equals_confirmed"
+
+    def settle(self) -> None:
+        """Compare with an index that has seen nothing but the objects as they are."""
+        world = self.scene.world
+        kept, anew = _known(world.platform.index), _known(rebuilt(world, world.kernel.now()))
+        for what in sorted({**kept, **anew}):
+            if kept.get(what) != anew.get(what):
+                self.violate(f"{what} is {kept.get(what)}, and by the objects {anew.get(what)}")
+
+
+def rebuilt(world: World, now: Instant) -> AdmissionIndex:
+    """An index made from the objects as they are."""
+    index = AdmissionIndex()
+    for kind in KINDS:
+        for obj in world.objects(kind):
+            index.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
+    index.snapshot.settle()
+    return index
+
+
+def _known(index: AdmissionIndex) -> dict[str, Any]:
+    """All that decisions rest on, by name."""
+    snapshot = index.snapshot
+    known: dict[str, Any] = {
+        f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in index.book.local_queues.items()
+    }
+    for name, queue in snapshot.queues.items():
+        known[f"queue {name}"] = queue.active
+        known[f"tally of {name}"] = _figures(index.book.queue_tally.get(name), snapshot)
+        known[f"waiting in {name}"] = sorted(view.key for view in index.line_up.pending[name].views())
+        for held in queue.workloads.values():
+            known[f"quota of {held.key}"] = _holding(held, snapshot)
+    for key in index.book.local_queues:
+        known[f"tally of {key}"] = _figures(index.book.local_tally.get(key), snapshot)
+    return known
+
+
+def _holding(held: Admitted, snapshot: Snapshot) -> tuple[Any, ...]:
+    usage = sorted((snapshot.names[fr], amount) for fr, amount in held.usage if amount)
+    flavors = sorted(snapshot.names[fr] for fr in held.flavor_resources)
+    times = held.priority, held.queued, held.reserved_at
+    return held.uid, held.queue.name, held.local_queue, usage, flavors, times, held.evicted, held.is_admitted
+
+
+def _figures(count: Count, snapshot: Snapshot) -> tuple[Any, ...]:
+    usages = count.reserved_usage, count.admitted_usage
+    named = [sorted((snapshot.names[fr], amount) for fr, amount in usage.items() if amount) for usage in usages]
+    return count.reserving, count.admitted, named

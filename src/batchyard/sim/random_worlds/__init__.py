@@ -1,0 +1,1 @@
+"""Random worlds for tests: queues, loads and clusters by seed."""

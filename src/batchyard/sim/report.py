@@ -1,0 +1,32 @@
+"""The page of a run as one file: the models that a platform that runs has, of a world at its end."""
+
+from collections.abc import Sequence
+
+from batchyard.accounting.accounts import Statement
+from batchyard.base.instant import Instant
+from batchyard.dashboard.history import RUN_LIMITS, History
+from batchyard.dashboard.pages import Pages, Time
+from batchyard.dashboard.static_report import report
+from batchyard.interfaces.client import WatchEvent
+from batchyard.sim.world import World
+
+
+class Reporter:
+    """To be made before a run begins, so that nothing of it is missed."""
+
+    def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
+        """`there` are the objects that it began with."""
+        self._world = world
+        self._history = History(world.kernel.now, self._queue_of, RUN_LIMITS)
+        self._history.observe(there)
+        world.client.subscribe(self._history.observe)
+
+    def html(self, now: Instant, costs: Statement | None) -> str:
+        """The report, as things stand; `now` is what ages are counted to."""
+        world = self._world
+        time = Time(lambda: now, 0)
+        return report(Pages(world.client, world.platform.index, self._history, time, lambda: costs, whole=True))
+
+    def _queue_of(self, namespace: str, local_queue: str) -> str | None:
+        """The ClusterQueue of a LocalQueue, as the platform knows it that runs now: one may take another's place."""
+        return self._world.platform.index.cluster_queue_of(namespace, local_queue)

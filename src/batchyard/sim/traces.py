@@ -1,0 +1,277 @@
+"""Traces: what really ran on a cluster of GPUs, as a scenario: its nodes from the start, its pods when they came.
+
+A trace is a folder with two CSV files, told apart by their columns, as in Alibaba's cluster-trace-gpu-v2023:
+
+nodes  sn, cpu_milli, memory_mib, gpu, model
+pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, pod_phase, creation_time, deletion_time,
+       scheduled_time
+
+Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. Of one that never
+was nobody knows how long it would have run: it is deleted when it was deleted there, and keeps its place until then.
+GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on one.
+
+Under a load of 10 pods come ten times as fast, and wait and run as long as they did: the cluster is ten times as full.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import SECOND, Duration
+from batchyard.placement.devices import WHOLE
+from batchyard.sim.files import read_folder
+from batchyard.sim.fragmentation import Shape
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Step
+
+GPU: Final = well_known.GPU_MILLI
+MODEL: Final = "batchyard.dev/gpu-model"
+NAMESPACE: Final = "trace"
+PODS_PER_NODE: Final = 110
+_MIB: Final = 1 << 20
+_LOAD: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+#: As spreadsheets begin their files.
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = (
+    *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "pod_phase"),
+    *("creation_time", "deletion_time", "scheduled_time"),
+)
+Row: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPod:
+    """A pod of the trace; times count from its start."""
+
+    name: str
+    created: Duration
+    deleted: Duration
+    #: None: it never was.
+    scheduled: Duration | None
+    shape: Shape
+    #: Its quality of service, as the trace calls it; '' where it has no such column.
+    qos: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trace holds, and the scenario made of it."""
+
+    pods: Sequence[TracedPod]
+    scenario: Scenario
+    #: How many times as fast its pods come as they did.
+    load: Fraction = Fraction(1)
+
+
+def load_of(text: str) -> Fraction:
+    """A load as it is written, such as 100 or 2.5; ValueError says what is wrong."""
+    if _LOAD.fullmatch(text) is None or not Fraction(text):
+        raise ValueError(f"{text!r} is no load: give a number above 0, such as 100 or 2.5")
+    return Fraction(text)
+
+
+def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
+    """The trace of a folder under a load; InvalidScenario with every fault at once."""
+    faults: list[FileFault] = []
+    nodes, pods = _read_tables(folder, faults)
+    _find_twins(nodes, "sn", faults)
+    _find_twins(pods, "name", faults)
+    made_nodes = [_made(_node, *row, faults) for row in nodes]
+    made_pods = [_made(partial(_pod, load), *row, faults) for row in pods]
+    if faults:
+        raise InvalidScenario(faults)
+    traced = [made[0] for made in made_pods if made is not None]
+    objects = [made for made in made_nodes if made is not None]
+    applied: dict[Duration, list[Obj]] = {0: [_namespace(), *objects]}
+    for made in made_pods:
+        if made is not None:
+            applied.setdefault(made[0].created, []).append(made[1])
+    return Trace(
+        traced,
+        Scenario(_steps(applied, traced), name=folder.name, counts={"Node": len(objects), "Pod": len(traced)}),
+        load,
+    )
+
+
+def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
+    """What a scenario says, on the nodes of a trace and beside its pods."""
+    steps: dict[Duration, Step] = {}
+    for step in (*trace.scenario.steps, *scenario.steps):
+        known = steps.get(step.at, Step(step.at, (), ()))
+        steps[step.at] = Step(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+    counts = dict(trace.scenario.counts)
+    for kind, count in scenario.counts.items():
+        counts[kind] = counts.get(kind, 0) + count
+    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
+
+
+def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[Step]:
+    """What is applied and deleted when. Pods that ran end by themselves."""
+    deleted: dict[Duration, list[Key]] = {}
+    for pod in pods:
+        if pod.scheduled is None:
+            deleted.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
+    moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
+    return [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
+
+
+# --- the files ---
+
+
+def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str, Row]], list[tuple[str, Row]]]:
+    """The rows of nodes and of pods, each with its place."""
+    tables: dict[Sequence[str], list[tuple[str, Row]]] = {}
+    for name, text in read_folder(folder, ".csv", faults):
+        try:
+            _read_table(name, text, tables, faults)
+        except csv.Error as wrong:
+            faults.append(FileFault(name, FieldError("", f"no CSV: {wrong}", "save it as CSV")))
+    for columns, what in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
+        if columns not in tables and not faults:
+            remedy = f"put a CSV file with the columns {', '.join(columns)} there"
+            faults.append(FileFault(str(folder), FieldError("", f"no file of {what} is in this folder", remedy)))
+    return tables.get(_NODE_COLUMNS, []), tables.get(_POD_COLUMNS, [])
+
+
+def _read_table(
+    name: str, text: str, tables: dict[Sequence[str], list[tuple[str, Row]]], faults: list[FileFault]
+) -> None:
+    reader = csv.DictReader(text.removeprefix(_BYTE_ORDER_MARK).splitlines())
+    found = reader.fieldnames or ()
+    columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
+    if columns is None:
+        remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
+        faults.append(FileFault(name, FieldError("", "its columns are of no trace that is known", remedy)))
+        return
+    rows = tables.setdefault(columns, [])
+    for row in reader:
+        place = f"{name}:{reader.line_num}"
+        if None in row or None in row.values():
+            faults.append(
+                FileFault(
+                    place,
+                    FieldError(
+                        "",
+                        f"it has not {len(found)} fields, as the first line",
+                        "give all of them, or leave the row out",
+                    ),
+                )
+            )
+        else:
+            rows.append((place, row))
+
+
+def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
+    """Names that are given twice."""
+    first: dict[str, str] = {}
+    for place, row in rows:
+        known = first.setdefault(row[column], place)
+        if known != place:
+            faults.append(
+                FileFault(place, FieldError("", f"{row[column]!r} is in {known} already", "keep one of them"))
+            )
+
+
+MadeT = TypeVar("MadeT")
+
+
+def _made(make: Callable[[Row], MadeT], place: str, row: Row, faults: list[FileFault]) -> MadeT | None:
+    """What a row says, or a fault with its place."""
+    try:
+        return make(row)
+    except (ValueError, TypeError) as wrong:
+        remedy = "write whole numbers from 0 on, times in seconds"
+        faults.append(FileFault(place, FieldError("", f"not a row of a trace: {wrong}", remedy)))
+        return None
+
+
+# --- the objects ---
+
+
+def _namespace() -> Obj:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
+def _node(row: Row) -> dict[str, Any]:
+    """A node as it stands ready, with all it has free for pods."""
+    capacity = {
+        "cpu": f"{_number(row, 'cpu_milli')}m",
+        "memory": f"{_number(row, 'memory_mib')}Mi",
+        "pods": str(PODS_PER_NODE),
+        GPU: str(_number(row, "gpu") * WHOLE),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": row["sn"], "labels": {well_known.HOSTNAME: row["sn"], MODEL: row["model"]}},
+        "spec": {},
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+
+
+def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
+    created, scheduled, deleted = _times(row, load)
+    began = created if scheduled is None else scheduled
+    gpus = _gpus(row)
+    models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
+    shape = Shape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
+    extended = {GPU: str(gpus)} if gpus else {}
+    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **extended}
+    annotations = {well_known.RUNTIME: f"{(deleted - began) // SECOND}s"}
+    if row["pod_phase"] == "Failed":
+        annotations[well_known.EXIT_CODE] = "1"
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "traced", "resources": {"requests": requests, "limits": extended}}],
+    }
+    if models:
+        spec["affinity"] = _on_models(models)
+    metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
+    traced = TracedPod(row["name"], created, deleted, scheduled, shape, row.get("qos") or "")
+    return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _times(row: Row, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
+    """When a pod was created, was scheduled if it was, and was deleted; under a load it all comes earlier."""
+    created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
+    scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    if not created <= (created if scheduled is None else scheduled) <= deleted:
+        raise ValueError("its times are not in the order created, scheduled, deleted")
+    earlier = created - created * load.denominator // load.numerator
+    return created - earlier, None if scheduled is None else scheduled - earlier, deleted - earlier
+
+
+def _gpus(row: Row) -> int:
+    """How much of GPUs a pod asks for, in thousandths: a share of one, or several whole ones."""
+    count, share = _number(row, "num_gpu"), _number(row, "gpu_milli")
+    if count != 1:
+        return count * WHOLE
+    if not 1 <= share <= WHOLE:
+        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, and 1 to {WHOLE} of one GPU can be had")
+    return share
+
+
+def _number(row: Row, column: str) -> int:
+    text = row[column] or ""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{column} is {text!r}")
+    return int(text)
+
+
+def _on_models(models: Sequence[str]) -> dict[str, Any]:
+    """The affinity of a pod that runs on these models of GPU only."""
+    term = {"matchExpressions": [{"key": MODEL, "operator": "In", "values": list(models)}]}
+    return {"nodeAffinity": {well_known.REQUIRED: {"nodeSelectorTerms": [term]}}}
