@@ -16,7 +16,7 @@ from batchyard.apiserver.request import Request, Response
 from cost.fields import Place, places, with_value
 from cost.measured import check_growth
 from fuzz.requests import good_objects
-from unit.apiserver.api import OWNER, Api
+from unit.apiserver.api import OWNER, Api, body_bytes
 
 #: Letters of a string, items of a list and keys of a mapping, to begin with.
 LETTERS = 25_000
@@ -77,7 +77,7 @@ class Server:
     ) -> Response:
         answer = self.api.server.handle(Request(method, path, query, {"content-type": content_type}, body, OWNER))
         assert isinstance(answer, Response)
-        msgspec.json.encode(answer.body)
+        body_bytes(answer)
         return answer
 
 

@@ -16,7 +16,7 @@ from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
 from batchyard.kubelet.simulated.node_agent import NodeAgents
 from batchyard.wiring import Ports, Settings, build_platform
 from fuzz.requests import Asked, Place
-from unit.apiserver.api import OWNER, Api, sent
+from unit.apiserver.api import OWNER, Api, body_bytes
 
 ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -49,7 +49,7 @@ class FuzzedApi(Api):
         request = Request(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
         answer = self.server.handle(request)
         if isinstance(answer, Response):
-            sent(answer)
+            body_bytes(answer)
         elif not isinstance(answer, Conversation | Later):
             _encode(list(answer.take()))
             answer.end()

@@ -99,7 +99,7 @@ class Sealed:
         return signature == self.sign(message)
 
 
-def sent(response: Response) -> bytes:
+def body_bytes(response: Response) -> bytes:
     """The body of a response as its client receives it."""
     body = encoded(response).body
     return body if isinstance(body, bytes) else b"".join(body)

@@ -13,7 +13,7 @@ from batchyard.base.instant import MILLISECOND
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
 from batchyard.controller_runtime.kernel import VirtualKernel
-from unit.apiserver.api import Api
+from unit.apiserver.api import Api, body_bytes
 
 START = 1_767_225_600_000_000
 #: How long a request is under way, there and back.
@@ -88,7 +88,7 @@ class Line:
 
 
 def _of_response(response: Response) -> HttpAnswer:
-    return HttpAnswer(response.code, msgspec.json.encode(response.body), None)
+    return HttpAnswer(response.code, body_bytes(response), None)
 
 
 class Served:

@@ -20,7 +20,7 @@ from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import state_of
 from batchyard.sim.world import World
-from unit.apiserver.api import Api, sent
+from unit.apiserver.api import Api, body_bytes
 
 #: A while after everything of the first step was sent: some pods run, some machines boot, some wait.
 MID_GUIDE = 290 * SECOND
@@ -40,7 +40,7 @@ class Asked:
         if troubled is not None:
             return troubled
         response = self.api.ask(request.method, request.path)
-        return HttpAnswer(response.code, sent(response))
+        return HttpAnswer(response.code, body_bytes(response))
 
 
 def serving(objects: Sequence[Obj]) -> Asked:
