@@ -344,6 +344,8 @@ def check(manifests: Manifests, number: int) -> None:
         assert fault.error.problem, number
         assert fault.error.remedy, (number, str(fault))
     for manifest in manifests.objects:
+        if manifest.obj.get("spec") == {}:
+            continue  # The CRD accepts a missing spec, and rejects an empty one without its required fields.
         again = decode(manifest.obj)
         assert again.faults == [], number
         assert again.obj == manifest.obj, number
