@@ -21,7 +21,7 @@ _MISSING = {
         "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     ),
     "bubblewrap": (
-        "containers are plain processes without mounts that see this user's files: pods of other users are rejected",
+        "containers are plain processes without mounts, and see this user's files: pods of other users are rejected",
         "apt-get install bubblewrap",
     ),
     "users of pods": (
