@@ -28,9 +28,7 @@ WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class View(NamedTuple):
-    """The directories of the machine that a container sees, by mount point; `/` is the only one for a root
-    filesystem.
-    """
+    """The container's view of the machine: source directories by mount point, only `/` for a root filesystem."""
 
     folders: Mapping[str, str]
     links: Mapping[str, str]
@@ -76,7 +74,7 @@ def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
-    """Whether the working directory is neither in the machine's directories that a container sees nor in its own
+    """Whether the working directory is neither in the visible directories of the machine nor in the container's own
     files.
     """
     folder = spec["workingDir"] or "/"

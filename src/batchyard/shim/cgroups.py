@@ -45,9 +45,7 @@ def find() -> Cgroups | None:
 
 
 def parent(group: Group) -> str | None:
-    """Return the name of a group if it is the same for all controllers, as container runtimes require; otherwise
-    None.
-    """
+    """Return the group name that container runtimes use; None if it differs between controllers."""
     places = {name: place for name, (_, place) in _mounts().items()}
     names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None

@@ -75,9 +75,7 @@ class Engine(NamedTuple):
         return _told_of(json.loads(told.output)[0])
 
     def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> Done:
-        """Pull an image with the given credentials; return the result. `own` is a directory for docker's
-        configuration.
-        """
+        """Pull an image with credentials; return the result. `own` is a directory for docker's configuration."""
         if not auth:
             return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         file = os.memfd_create("auth", 0)  # not visible to other users of the machine

@@ -1,8 +1,8 @@
 """Container engine detection by trial runs.
 
 podman is tried with a container of the machine's own programs and the settings of pod containers, so nothing is pulled.
-bubblewrap runs the containers, and the engine only provides images, in two cases: podman may not run containers in pod
-sandboxes, or the engine is docker, which cannot join existing namespaces.
+If podman may not run containers in pod sandboxes, it only provides images, and bubblewrap runs them. The same holds for
+docker, which cannot join existing namespaces.
 """
 
 import os

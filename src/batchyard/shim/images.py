@@ -23,9 +23,7 @@ def is_run_by_engine(image: Mapping[str, Any]) -> bool:
 
 
 def root(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem, `node` being the path of the node directory; empty if it has
-    none.
-    """
+    """Return the path of an image's root filesystem; empty if it has none. `node` is the path of the node directory."""
     return rootfs_store.place(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 

@@ -1,6 +1,4 @@
-"""Container start: prepares the files, control group and view of a container, and forks the process that executes
-it.
-"""
+"""Container start: prepares files, control group and view, and forks the process that executes the command."""
 
 import errno
 import json
@@ -204,9 +202,7 @@ def container(run: Run, features: Features, pid: int, group: Group) -> Container
 
 
 def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
-    """Return uid, gid and groups for a command that enters the container; None if it keeps the user it gets by
-    entering.
-    """
+    """Return uid, gid and groups for a command that enters the container; None if entering already sets them."""
     if is_contained(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
@@ -226,9 +222,7 @@ def variables(run: Run, pid: int) -> dict[str, str]:
 
 
 def environment(run: Run) -> dict[str, str]:
-    """Return all environment variables of a container; its own override the image's. ValueError if its user is
-    unknown.
-    """
+    """Return all environment variables; the container's override the image's. ValueError if its user is unknown."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     named |= {"TERM": "xterm"} if run.spec["tty"] else {}
@@ -403,9 +397,7 @@ def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
 
 
 def _contained(run: Run, features: Features, group: Group) -> engine_container.Contained:
-    """Return the engine container to run. Afterwards this process sees the pod's volumes. ValueError without an
-    engine.
-    """
+    """Return the engine container to run, and enter the pod's namespaces. ValueError without an engine."""
     engine, places = features.runner, _places(run)
     if engine is None:
         raise ValueError("the container engine is no longer available on this node")

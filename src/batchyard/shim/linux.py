@@ -197,9 +197,7 @@ def leave_session_keyring() -> None:
 
 
 def own_terminal(file: int) -> None:
-    """Become leader of a session with this controlling terminal, so that its keys send signals and job control
-    works.
-    """
+    """Become a session leader with this controlling terminal, for signals from its keys and job control."""
     os.setsid()
     fcntl.ioctl(file, termios.TIOCSCTTY, 0)
 
@@ -211,9 +209,7 @@ def drop_privileges() -> None:
 
 
 def hide() -> None:
-    """Prevent unprivileged processes from tracing this one or opening its files through /proc, until it calls
-    execve.
-    """
+    """Forbid unprivileged processes to trace this one or open its files through /proc, until execve."""
     _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 

@@ -1,7 +1,7 @@
 """Container log in CRI format, with rotation.
 
-Each line is `time stream tag text`, the tag F, or P for a part of a longer line. As in containerd
-(internal/cri/io/logger.go), lines are split at 16 KiB, a carriage return before a newline is dropped, and a last line
+Each line is `time stream tag text`. The tag is F, or P for a part of a longer line. As in containerd
+(internal/cri/io/logger.go), lines are split at 16 KiB and a carriage return before a newline is dropped. A last line
 without a newline is tagged P.
 """
 
@@ -53,9 +53,7 @@ class Log:
         return texts
 
     def tail(self, lines: int, size: int) -> bytes:
-        """Return the texts of the last `lines` lines, at most `size` bytes: the kubelet's termination message from the
-        log.
-        """
+        """Return the last `lines` lines, at most `size` bytes, which the kubelet uses as termination message."""
         last = os.pread(self._file, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
         return b"".join(map(_text, last.splitlines(keepends=True)[-lines:]))[-size:]
 

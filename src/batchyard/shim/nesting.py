@@ -48,9 +48,7 @@ class _Tree:
                 self._attach(number, outer)
 
     def make_folder(self, place: str, outer: int) -> None:
-        """Create the working directory in a mount if possible; otherwise the container fails with a missing
-        directory.
-        """
+        """Create the working directory in a mount if possible; if not, the command's start reports it as missing."""
         with suppress(OSError):
             os.close(straight.made(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
 

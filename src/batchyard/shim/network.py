@@ -27,9 +27,7 @@ _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 
 
 class Netlink:
-    """A rtnetlink socket; it acts on the network namespace in which it was created, even after the process enters
-    another.
-    """
+    """A rtnetlink socket, bound to the network namespace in which it was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -82,9 +80,7 @@ class Netlink:
         return int(struct.unpack_from("=4xi", answer)[0])
 
     def _ask(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send a request; return the response, empty for an acknowledgement. OSError if the kernel rejects the
-        request.
-        """
+        """Send a request; return the response, empty for an acknowledgement. OSError if it is rejected."""
         acknowledged = 0 if kind == _GETLINK else _ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | acknowledged | flags, 1, 0) + body)
         answer = self._socket.recv(65536)
@@ -118,10 +114,10 @@ def _number(kind: int, value: int) -> bytes:
 # The switch: a process that holds the network of the pods, a bridge in its own network namespace.
 #
 # It also holds the spawner's user namespace, if there is one. It outlives the spawner, so that the next spawner finds
-# the existing pods. A client connects to the socket `switch` in the node directory and receives one message: `ok`, or
-# why pods have no network, with files of the user namespace and the network namespace. The client may then request
-# sockets in the pods' network with `tcp` or `udp`, and receives one for each request. The switch ends when its last
-# client disconnects.
+# the existing pods. A client connects to the socket `switch` in the node directory and receives one message. It is
+# `ok`, or why pods have no network, with files of the user namespace and the network namespace. The client may then
+# request sockets in the pods' network with `tcp` or `udp`, and receives one for each request. The switch ends when its
+# last client disconnects.
 
 
 BRIDGE = "pods"
@@ -234,9 +230,7 @@ _LINK = "eth0"
 
 
 def enter_new(spec: dict[str, Any], network: int) -> None:
-    """Enter a new network namespace with the address of the spec, connected to the network that is open as
-    `network`.
-    """
+    """Enter a new network namespace with the spec's address, connected to `network` (an open namespace)."""
     linux.enter(network, linux.NEWNET)
     outside = Netlink()
     linux.unshare(linux.NEWNET)

@@ -42,9 +42,7 @@ class NoAnswerError(OSError):
 
 
 def check(connection: socket.socket, authority: str, service: str, agent: str) -> str:
-    """Return the health status of a service, or of the server if `service` is empty. NoAnswerError, TimeoutError,
-    OSError.
-    """
+    """Return the health status of a service, '' for the server. NoAnswerError, TimeoutError, OSError."""
     headers = {
         ":method": "POST",
         ":scheme": "http",

@@ -2,8 +2,8 @@
 
 Shim, warden and command are three generations of processes. The warden adopts orphans of the command (subreaper). When
 the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the shim through a
-pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`: `child-pid`, then `exit-code`, or `error` if the
-command could not be started.
+pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`. These are `child-pid`, then `exit-code`, or
+`error` if the command could not be started.
 """
 
 import json

@@ -26,9 +26,7 @@ class Run:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Claim the run; return whether that succeeded. False if another shim has or had it, or its spec is
-        unreadable.
-        """
+        """Claim the run; return False if another shim has or had it, or its spec is unreadable."""
         self.lock = state_dir.lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -52,8 +50,7 @@ class Run:
         return True
 
     def announce(self, patience: float = 0.0) -> bool:
-        """Announce a state change to the platform; return False if the platform did not receive it within `patience`
-        seconds.
+        """Announce a state change to the platform; return False if it does not receive it within `patience` seconds.
 
         Return True if no platform listens: it reads the directories when it starts.
         """
@@ -129,9 +126,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
 
 
 def read(files: list[int], timeout: float | None) -> list[bytes] | None:
-    """Read all files until they are closed and return their contents; None if that takes longer than `timeout`
-    seconds.
-    """
+    """Return the data read from each file until all are closed; None if that takes longer than `timeout` seconds."""
     end = None if timeout is None else clock.monotonic() + timeout
     texts = dict.fromkeys(files, b"")
     waiting = list(files)

@@ -21,9 +21,7 @@ _BLOCK = 512
 
 
 def disk(path: str) -> int:
-    """Return the bytes on disk of a directory tree; a file with several links counts once, files removed meanwhile
-    not.
-    """
+    """Return the bytes on disk of a directory tree, counting a file with several links once."""
     blocks: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, here in os.fwalk(path, follow_symlinks=False):

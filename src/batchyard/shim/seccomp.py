@@ -33,8 +33,8 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class Comparison(NamedTuple):
-    """A comparison of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`: argument & value ==
-    second.
+    """A comparison of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, `masked` (argument & value ==
+    second).
     """
 
     argument: int

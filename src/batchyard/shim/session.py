@@ -1,6 +1,6 @@
 """Session host: runs exec commands in running containers, and hands out sockets in the network of a pod.
 
-A client connects to `sessions` in the node directory, a unix SEQPACKET socket, and sends one JSON message:
+A client connects to `sessions` in the node directory, a unix SEQPACKET socket, and sends one of these JSON messages:
 
 - `run`, `argv` and `tty`, with three files for the standard streams, or none with a terminal. The host replies
   `started`, then `exit_code` or `error`. With `started` it sends the master end of the terminal. The command ends when

@@ -100,9 +100,7 @@ class Spawner:
         self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
 
     def _take(self) -> None:
-        """Receive a run request. If this process made its own user namespace, images are pulled by the helper outside
-        of it.
-        """
+        """Receive a run request; forward it to the image helper if that must pull the image, else fork a shim."""
         path = self._wishes.recv(4096).decode(errors="replace")
         if self._features.outside and sweep.is_of_image(path):
             self._features.outside.send(path.encode())

@@ -66,8 +66,9 @@ def _step(folder: int, name: str, mode: int | None) -> int:
 
 
 def _made_folder(folder: int, name: str, mode: int) -> int:
-    """Create a directory with exactly that mode. Another process that replaces it meanwhile only gets its own
-    directory.
+    """Create a directory with exactly that mode, regardless of the umask.
+
+    If another process replaces the directory meanwhile, only its own directory gets the mode.
     """
     os.mkdir(name, mode, dir_fd=folder)
     file = os.open(name, _FOLDER, dir_fd=folder)

@@ -136,9 +136,7 @@ def _has_ids(first: int, count: int) -> bool:
 
 
 def _upper_ids() -> tuple[int, int]:
-    """Return a range of ids for pods if root has few, for example in a container: the upper half of the largest
-    range.
-    """
+    """Return a range of ids if root has few of them, such as in a container: the upper half of the largest one."""
     start, end = max(_extents(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     count = (end - start) // 4
     if count < 1:
@@ -180,9 +178,7 @@ def _user(user: str, passwd: str) -> Account:
 
 
 def _rows(text: str, fields: int) -> Iterator[list[str]]:
-    """Yield entries with at least `fields` fields whose ids are numbers: the third, and the fourth if `fields` exceeds
-    3.
-    """
+    """Yield the entries with enough fields and numeric ids: the third field, and the fourth of longer entries."""
     for line in text.splitlines():
         row = line.split(":")
         if len(row) >= fields and all(number.isdigit() for number in row[2 : 4 if fields > 3 else 3]):

@@ -56,9 +56,7 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the probes of a container by `startup`, `liveness` and `readiness`; ContainerError if a port is
-    unknown.
-    """
+    """Return the probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
     found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in found.items():
         if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
@@ -70,7 +68,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the hooks of a container by `postStart` and `preStop`; ContainerError if a port is unknown."""
+    """Return the hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
     return {name: {**_said(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
@@ -167,9 +165,7 @@ class ContainerRun(NamedTuple):
 def container_run(
     pod: Obj, container: Mapping[str, Any], attempt: int, given: Given, settings: NodeSettings, reader: Reader
 ) -> ContainerRun:
-    """Return a container's run spec, with attempts counted from 0; ContainerError if it cannot be created as
-    requested.
-    """
+    """Return a container's run spec, attempts counted from 0; ContainerError if it cannot be created."""
     name: str = container["name"]
     standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
     refuse_what_cannot_be(pod, container, reader, host_network=settings.host_network)

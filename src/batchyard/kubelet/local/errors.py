@@ -20,9 +20,7 @@ class InputError(Exception):
 
 
 class ContainerError(Exception):
-    """A container cannot be created: reason and message of its `waiting` state, and of a `Failed` Event (`Error:
-    message`).
-    """
+    """A container cannot be created: the reason and message of its `waiting` state; the message of a `Failed` Event."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -90,9 +90,7 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) 
 
 
 def effective_policy(policy: str, row: ImageRow) -> str:
-    """Return the pull policy. If another image replaces the pod's, `Always` becomes the default policy of that
-    image.
-    """
+    """Return the pull policy; for a replaced image `Always` means that image's default policy."""
     return pull_policy(row.image) if policy == "Always" and row.image else policy
 
 

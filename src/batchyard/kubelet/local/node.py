@@ -48,8 +48,8 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", facts.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node's key when the platform starts, when the node changes, and when its Lease can be created or
-        is deleted.
+        """Return the node's key when the platform starts, the node changes, or its Lease can be created or is
+        deleted.
         """
         key = event.key
         if key.kind == scheme.LEASE and (key != leases.lease_key(self._facts.name) or event.type is not _DELETED):

@@ -77,8 +77,9 @@ def stopping(situation: Situation, ending: Ending, now: Instant) -> Steps:
 
 
 def _without_sandbox(situation: Situation, sandbox: Run | None, now: Instant) -> Steps:
-    """Return the actions without a live sandbox: stop its containers, then create a sandbox if the restart policy
-    allows it.
+    """Return the actions without a live sandbox.
+
+    Stop its containers first, then create a new sandbox if the restart policy allows it.
     """
     if situation.alive():
         return stopping(situation, ending_by_itself(situation.pod, sandbox.ended_at if sandbox else 0), now)
@@ -116,8 +117,9 @@ def _going_on(situation: Situation, now: Instant) -> Steps:
 
 
 def _may_run(situation: Situation) -> Sequence[Container]:
-    """Return the containers that may run now: the due init containers with earlier sidecars, or sidecars and main
-    containers.
+    """Return the containers that may run now.
+
+    These are the due init container with the sidecars before it, or all sidecars and main containers.
     """
     firsts = [each for each in situation.containers if each.part is not Part.MAIN]
     mains = list(situation.of(Part.MAIN))

@@ -86,10 +86,9 @@ def fs_user(pod: Obj) -> int | None:
 
 
 def shared_group(pod: Obj) -> int | None:
-    """Return the group that lets an engine's containers read non-public files; None if the pod has neither fsGroup nor
-    user.
+    """Return the group that lets an engine's containers read non-public files; None if the pod names none.
 
-    The pod's common user serves as the group too. A kubelet makes that user the owner of the token, but here files
+    This is the fsGroup, or else the pod's common user. A kubelet makes that user the owner of the token, but here files
     belong to the user that runs the node.
     """
     group = fs_group(pod)

@@ -28,9 +28,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files by their path in the volume. Containers cannot change them; they are refreshed when their sources
-    change.
-    """
+    """Files by path, read-only for containers, and refreshed when their sources change."""
 
     files: Mapping[str, File]
     #: Directories in it where containers mount other volumes.

@@ -58,9 +58,7 @@ class Kubelets:
         return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
 
     def _is_ours(self, pod: Obj) -> bool:
-        """Whether a pod is on a simulated node, is ungated in a cluster without nodes, or has the kubelet's
-        finalizer.
-        """
+        """Whether a pod is on a simulated node, ungated in a cluster without nodes, or has the kubelet's finalizer."""
         node = node_of(pod)
         if node and node == self._local:
             return False

@@ -59,8 +59,8 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
 
 
 def notice_at(instance: Obj) -> Instant | None:
-    """Return when a machine got its shutdown notice: it is stopping, or its Instance was deleted; None if it has
-    none.
+    """Return when a machine began to stop or its Instance was deleted, which is its shutdown notice; None if
+    neither.
     """
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":

@@ -250,9 +250,7 @@ def _shut_down(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, A
 
 
 def _made_to_end(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod that was ended: its containers were stopped, or killed if the grace period was too
-    short.
-    """
+    """Return the status of a failed pod whose containers were stopped, or killed at the end of the grace period."""
     return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
 
 
