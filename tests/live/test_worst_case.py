@@ -93,4 +93,4 @@ def test_the_guard_answers_for_a_platform_that_is_blocked_and_ends_it(tmp_path: 
         assert platform.process.wait(10) == -signal.SIGKILL
         told = platform.told.read()
     assert "the event loop is blocked for" in told
-    assert "it is killed, and all that was answered is kept" in told
+    assert "killing it, all acknowledged writes are kept" in told

@@ -83,7 +83,7 @@ def test_runs_outlive_a_spawner_that_is_killed_and_the_next_one_goes_on(node: Ma
 def test_a_second_spawner_ends_at_once(plain: Machine) -> None:
     second = subprocess.run(plain.spawner.args, capture_output=True, check=False)
     assert second.returncode == 1
-    assert second.stderr.decode() == f"{plain.root}: another spawner is at work here\n"
+    assert second.stderr.decode() == f"{plain.root}: another spawner is running in this directory\n"
 
 
 def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:

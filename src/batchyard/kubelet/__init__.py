@@ -1,1 +1,1 @@
-"""What runs pods: simulated, or on this machine."""
+"""Kubelets: simulated ones, and the one that runs pods on this machine."""

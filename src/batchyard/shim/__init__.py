@@ -1,5 +1,5 @@
-"""The programs that run pods as processes of this machine: a spawner, and a keeper for each run.
+"""Container supervisors: a spawner process and one shim process per run.
 
-They need nothing but the standard library, for there are as many keepers as containers. The platform writes wishes
-into folders (`folder`) and reads there what became of them.
+They import only the standard library, because there is one shim per container and each must stay small. The platform
+writes run requests into directories (`state_dir`) and reads the state of the runs from the same directories.
 """

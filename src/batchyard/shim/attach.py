@@ -1,9 +1,9 @@
-"""Who is attached to a container: they are sent what it writes, besides its log.
+"""Attach: sends the output of a container to attached clients in addition to its log.
 
-Who attaches connects to `attach` in the run's folder, a unix SEQPACKET socket, and gives files to write to, one for
-each output by the names that his message tells. He is told `started`, and given the container's terminal where it has
-one: what he writes there the container reads. To a pipe he writes by `stdin` in the folder; if he says `end_input`
-that ends. As with containerd, a container waits for who is attached to it and does not take what it writes.
+A client connects to `attach` in the run's directory, a unix SEQPACKET socket. Its message names the outputs, with one
+file to write to for each. The reply is `started`, with the container's terminal if it has one, which the client then
+writes to. Without a terminal the client writes to the pipe `stdin` in the directory, and sends `end_input` to close the
+container's input. As with containerd, a slow client blocks the container's output.
 """
 
 import json
@@ -21,7 +21,7 @@ _WAITING_MAX = 16
 
 
 class Attached:
-    """All who are attached to one container; `wants_more` says whether an output of it is to be read."""
+    """The clients attached to one container; `wants_more` pauses or resumes the reading of an output."""
 
     def __init__(self, loop: Loop, run: int, wants_more: Callable[[str, bool], None]) -> None:
         self._loop = loop
@@ -33,23 +33,23 @@ class Attached:
         self._socket.bind(state_dir.address(run, "attach"))
 
     def begin(self, terminal: int | None, stdin: int | None) -> None:
-        """Let them attach: what they write to is a terminal, or a pipe whose end is held, or nothing."""
+        """Accept clients. They write to a terminal, to a pipe whose end is held open, or to nothing."""
         self._terminal, self._input = terminal, stdin
         self._socket.listen(_WAITING_MAX)
         self._loop.when_readable(self._socket.fileno(), self._accept)
 
     def give(self, name: str, written: bytes) -> None:
-        """Send what the container wrote to one of its outputs."""
+        """Send data from one of the container's outputs to all clients."""
         for attachment in list(self._open):
             attachment.give(name, written)
 
     def end(self, name: str) -> None:
-        """Nothing more is written to an output."""
+        """Close an output for all clients."""
         for attachment in list(self._open):
             attachment.end(name)
 
     def tell_waits(self, name: str) -> None:
-        """Read an output if nobody has to take of it first what was read before."""
+        """Resume the reading of an output unless a client still has pending data from it."""
         self._wants_more(name, not any(attachment.waits(name) for attachment in self._open))
 
     def _accept(self) -> None:
@@ -84,7 +84,7 @@ class Attached:
 
 
 class _Attachment:
-    """One of them: files, and what waits to be written to each."""
+    """The files of one attached client, and the data pending for each."""
 
     def __init__(self, attached: Attached, loop: Loop, files: dict[str, int]) -> None:
         self._attached = attached
@@ -95,17 +95,17 @@ class _Attachment:
             os.set_blocking(file, False)
 
     def give(self, name: str, written: bytes) -> None:
-        """Write, or let it wait; the output is not read meanwhile."""
+        """Write the data, or keep it pending; the output is not read meanwhile."""
         if name in self._files:
             self._waiting[name] = self._waiting.get(name, b"") + written
             self._write(name)
 
     def waits(self, name: str) -> bool:
-        """Whether something waits to be taken."""
+        """Whether data is pending for an output."""
         return bool(self._waiting.get(name))
 
     def end(self, name: str) -> None:
-        """Nothing more comes."""
+        """Close the file of an output."""
         file = self._files.pop(name, None)
         self._waiting.pop(name, None)
         if file is not None:
@@ -113,7 +113,7 @@ class _Attachment:
             os.close(file)
 
     def close(self) -> None:
-        """Nobody is there any more."""
+        """Close all files after the client has disconnected."""
         for name in list(self._files):
             self.end(name)
             self._attached.tell_waits(name)

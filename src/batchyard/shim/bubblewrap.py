@@ -1,4 +1,4 @@
-"""bubblewrap's command line for a container: what it sees of this machine, and what it has for itself."""
+"""bubblewrap command line of a container: its view of the machine and its own files."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from batchyard.shim import images, masks, settings
 
 
 class Places(NamedTuple):
-    """Absolute paths of folders: of the node, the pod, its sandbox, the run, and of what masks paths of /proc."""
+    """Absolute paths of directories: the node, the pod, its sandbox, the run, and the masks for paths of /proc."""
 
     node: str
     pod: str
@@ -17,29 +17,29 @@ class Places(NamedTuple):
     masks: str
 
 
-#: What gives a container a user namespace of its own.
+#: Gives a container its own user namespace.
 OWN_USERS = ("--unshare-user",)
 
-#: Links that a container has besides those of the machine.
+#: Links in a container in addition to those of the machine.
 OWN_LINKS = {"/var/tmp": "/tmp"}
 
-#: Where a container writes to the disk: places that grow. They are the run's own, and go with it.
+#: Writable directories of a container on disk, with their modes; they belong to the run and are removed with it.
 WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class View(NamedTuple):
-    """What a container sees of this machine: folders by the places where it sees them; `/` only where it is all."""
+    """The container's view of the machine: source directories by mount point, only `/` for a root filesystem."""
 
     folders: Mapping[str, str]
     links: Mapping[str, str]
-    #: Whether its working directory is in none of them, nor in what it has for itself.
+    #: Whether the working directory is neither in these directories nor in the container's own files.
     lacks_folder: bool
-    #: Where something is to be mounted that a container is to see at a path: nobody but containers follows links.
+    #: Resolves a path in the container to a mount point without links.
     place: Callable[[str], str]
 
 
 def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
-    """All options but those of files. The sources of the spec's mounts are absolute."""
+    """Return all options except those that pass files. The sources of the spec's mounts are absolute."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -61,12 +61,12 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
 
 
 def _user(user: Mapping[str, int] | None) -> list[str]:
-    """Another user has a user namespace that maps them to the user who starts bubblewrap."""
+    """Another user gets a user namespace that maps it to the user who starts bubblewrap."""
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
 def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The places that must be there to be mounted at or to work in, and whether they are folders."""
+    """Return the mount points and working directory that must exist, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
     last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
@@ -74,7 +74,9 @@ def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
-    """Whether the working directory is nowhere in what a container sees of this machine, nor in what it has."""
+    """Whether the working directory is neither in the visible directories of the machine nor in the container's own
+    files.
+    """
     folder = spec["workingDir"] or "/"
     own = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     seen = [source + folder.removeprefix(place) for place, source in folders.items() if images.is_within(folder, place)]
@@ -83,7 +85,7 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
 
 
 def _root(view: View, places: Places) -> list[str]:
-    """The root filesystem: in memory but for its larger parts, and gone with the run."""
+    """The root filesystem: in memory except for its larger directories, and removed with the run."""
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
     own = f"{places.run}/root"
@@ -94,19 +96,19 @@ def _root(view: View, places: Places) -> list[str]:
 
 
 def _devices(devices: Sequence[str]) -> list[str]:
-    """/proc, /sys and the usual devices, and those that the container is given."""
+    """/proc, /sys, the standard devices, and the devices assigned to the container."""
     given = [part for device in devices for part in ("--dev-bind", device, device)]
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
 
 
 def _settings(places: Places, view: View) -> list[str]:
-    """The names that the pod knows, as its sandbox wrote them."""
+    """The files hosts, hostname and resolv.conf, as the pod's sandbox wrote them."""
     files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in settings.NAMES}
     return [part for file, target in files.items() for part in ("--bind", file, target)]
 
 
 def _mounts(mounts: Sequence[Mapping[str, Any]], view: View) -> list[str]:
-    """The volumes, those first that others are mounted into."""
+    """The volumes, outer mounts first."""
     found: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
         found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], view.place(mount["target"])]
@@ -118,7 +120,7 @@ def _termination_log(path: str, places: Places, view: View) -> list[str]:
 
 
 def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
-    """The working directory, made where it is not there, as runtimes do."""
+    """The working directory, created if missing, as container runtimes do."""
     folder = spec["workingDir"] or "/"
     if view.lacks_folder:
         made = ["--bind", f"{places.run}/root/folder", view.place(folder)]
@@ -130,6 +132,6 @@ def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
 
 
 def _is_taken(place: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a place lies in what is mounted: links there lead out of the container until bubblewrap is done."""
+    """Whether a place lies in a mount: links in mounts lead out of the container until bubblewrap is done."""
     taken = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(images.is_within(place, each) for each in taken)

@@ -1,4 +1,4 @@
-"""What this machine can do for pods, tried and not guessed; and what to do about what it cannot."""
+"""Node capabilities, detected by trial, and remedies for missing ones."""
 
 import os
 import signal
@@ -21,68 +21,68 @@ _MISSING = {
         "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     ),
     "bubblewrap": (
-        "containers are plain processes, see this user's files, have no mounts: pods of other users are refused",
+        "containers are plain processes without mounts, and see this user's files: pods of other users are rejected",
         "apt-get install bubblewrap",
     ),
     "users of pods": (
-        "root in a container is root of this machine, with no capabilities: pods of other users are refused",
+        "root in a container is this machine's root, without capabilities: pods of other users are rejected",
         "allow user namespaces (sysctl user.max_user_namespaces), on Linux 5.12 or later; or run as an ordinary user",
     ),
     "seccomp": (
-        "containers may make all system calls: pods of other users are refused",
+        "containers may make all system calls: pods of other users are rejected",
         "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
     ),
     "pod network": (
-        "pods share the machine's network, and its loopback: pods of other users are refused",
+        "pods share the machine's network, and its loopback: pods of other users are rejected",
         "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
     ),
     "cgroups": (
-        "memory is bounded for each process, not for all of a container, and is refused; processor time is not bounded",
+        "memory is limited per process, not per container, and allocations fail at the limit; CPU time is not limited",
         "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
     ),
     "container engine": (
-        "none that is here can be used: images are what --image says, and no others",
-        "see that podman info, or docker version, succeeds for who runs this, and that bubblewrap is installed",
+        "no installed engine is usable: only images mapped by --image are available",
+        "check that podman info or docker version succeeds for the user of the node, and that bubblewrap is installed",
     ),
 }
 
 
 _TRIAL_SECONDS = 10.0
-#: The folder of the node's folder in which users of pods are tried.
+#: The directory in the node directory for the trial of pod users.
 _USERS_TRIAL = "users-trial"
-#: Given the variables of engines, what connects with who asks them, and which there are.
+#: Takes the engines' environment variables; returns the socket of the image helper and the detected engines.
 AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, Found]]
 
 
 class Features(NamedTuple):
-    """What the programs of a node may use."""
+    """What the spawner and the shims of a node may use."""
 
     is_root: bool
-    #: Namespaces can be made: because this is root, or in a user namespace of the spawner's own.
+    #: Namespaces can be created: as root, or in the spawner's own user namespace.
     namespaces: bool
-    #: The spawner has made itself a user namespace.
+    #: The spawner has created its own user namespace.
     user_namespace: bool
-    #: What keeps the switch alive, as long as anybody has it.
+    #: The connection that keeps the switch running.
     switch: socket.socket | None
-    #: The network namespace into which pods are plugged, held open.
+    #: The network namespace that pods connect to, held open.
     network: int | None
-    #: Why there is none.
+    #: Why `network` is None.
     network_failure: str
     #: The path of bubblewrap, if it works here.
     bubblewrap: str | None
     bubblewrap_version: str | None
-    #: The node runs as root, and containers have the ids of their pods.
+    #: The node runs as root, and containers run with the ids of their pods.
     maps_users: bool
     #: System calls of containers can be filtered.
     filters: bool
     cgroups: Cgroups | None
-    #: Those that can be used, the one first that is asked where nothing is said.
+    #: The usable engines, the default first.
     engines: tuple[Engine, ...]
-    #: Those that are there and cannot be used, and why; told where none can.
+    #: The unusable engines, and why; reported if none is usable.
     engine_failures: tuple[Failure, ...]
-    #: Why podman, which brings images, does not run them too, where root might have expected that.
+    #: Why podman only provides images although the node runs as root.
     runs_none: str
-    #: Who asks engines in place of the spawner; None where it does that itself.
+    #: The socket of the image helper; None if the spawner itself uses the engines.
     outside: socket.socket | None
 
     @property
@@ -92,9 +92,9 @@ class Features(NamedTuple):
 
 
 def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
-    """Find out what works, enter a user namespace where that is needed, and see that there is a switch.
+    """Detect what works, enter a user namespace if needed, and ensure that the switch runs.
 
-    `ask_outside` finds engines where they cannot be asked from within that user namespace.
+    `ask_outside` detects engines that cannot be used from within that user namespace.
     """
     is_root = os.geteuid() == 0
     held = switch.find(node)
@@ -109,7 +109,7 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     if namespaces and not held:
         held = switch.start(node)
     network = held.network if held and "network" not in without else None
-    failure = held.failure if held else "no namespaces can be made"
+    failure = held.failure if held else "namespaces cannot be created"
     bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
     may_map = is_root and not user_namespace and "users" not in without
     maps_users = may_map and bwrap is not None and _maps_users(node, bwrap)
@@ -117,7 +117,8 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     filters = "seccomp" not in without and _can_filter()
     groups = None if "cgroups" in without else cgroups.find()
     if has_engines and may_run:
-        # podman would run root of a container as root of this machine: it runs none where pods have users of their own.
+        # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
+        # users.
         found = engines.find(node, dict(os.environ), groups, without, may_run=not maps_users)
     found = _usable(node, found, has_bubblewrap=version is not None)
     return Features(
@@ -140,7 +141,7 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
 
 
 def told(found: Features) -> dict[str, object]:
-    """The same as the platform is told it."""
+    """Return the capabilities in the format of features.json."""
     return {
         "spawner": os.getpid(),
         "isRoot": found.is_root,
@@ -158,16 +159,16 @@ def told(found: Features) -> dict[str, object]:
 
 
 def is_isolated(found: Features) -> bool:
-    """Whether a container has no rights on this machine that its own user there has not been given.
+    """Whether a container has only those rights on this machine that its own user was given.
 
-    The owner of the node may run containers without that; other users may not.
+    Only the owner of the node may run containers without this isolation.
     """
     has_own = found.bubblewrap is not None and found.network is not None
     return has_own and found.filters and (found.maps_users or not found.is_root)
 
 
 def missing(found: Features) -> list[dict[str, str]]:
-    """What does not work here, what that means, and what to do about it."""
+    """Return the missing capabilities, their effects and remedies."""
     gone = {
         "user namespaces": found.namespaces or found.is_root,
         "bubblewrap": found.bubblewrap is not None,
@@ -187,7 +188,7 @@ def missing(found: Features) -> list[dict[str, str]]:
 
 
 def _usable(node: int, found: Found, *, has_bubblewrap: bool) -> Found:
-    """What is left of engines that only bring images, where nothing can run what they bring."""
+    """Drop engines that only provide images if containers of these images cannot be run."""
     brings = [engine for engine in found.engines if not engine.runs]
     if not brings or (has_bubblewrap and _has_layers(node)):
         return found
@@ -200,7 +201,7 @@ def _usable(node: int, found: Found, *, has_bubblewrap: bool) -> Found:
 
 
 def _has_layers(node: int) -> bool:
-    """Whether what a container writes can be laid over the files of its image."""
+    """Whether a writable overlay can be mounted over an image."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -210,12 +211,12 @@ def _has_layers(node: int) -> bool:
 
 
 def named_in(environment: str) -> list[str]:
-    """What an environment variable says to do without."""
+    """Return the capabilities that an environment variable disables."""
     return os.environ.get(environment, "").replace(",", " ").split()
 
 
 def works(trial: Callable[[], None]) -> bool:
-    """Whether something can be done, tried in a process of its own."""
+    """Whether a trial succeeds, run in a child process."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -241,23 +242,23 @@ def _make_user_namespace() -> None:
 
 
 def _lay(lower: str, own: str) -> None:
-    """Write over a folder, in this process alone."""
+    """Write to an overlay of a directory, in this process's mount namespace."""
     os.close(os.open(f"{unpacking.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
 
 
-#: What containers need of bubblewrap.
+#: The bubblewrap options that containers need.
 _TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
 
 
 def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
-    """The version of bubblewrap, where it can do here what containers need."""
+    """Return bubblewrap's version if it supports here what containers need; otherwise None."""
     if not is_tried and commands.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
         return None
     return commands.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
 
 def _maps_users(node: int, bubblewrap: str) -> bool:
-    """Whether bubblewrap works as the user of a pod, and that user reaches a folder of its pod."""
+    """Whether bubblewrap works as a pod's user, and that user can access its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
     found = works(partial(_become_pod, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
@@ -265,7 +266,7 @@ def _maps_users(node: int, bubblewrap: str) -> bool:
 
 
 def _become_pod(node: int, bubblewrap: str) -> None:
-    """In a process of its own: become the user of a pod, write into its folder, and become bubblewrap."""
+    """In a child: become a pod's user, write into its directory, and execute bubblewrap."""
     own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     users = PodUsers("", make_namespace(""), own)
@@ -278,7 +279,7 @@ def _become_pod(node: int, bubblewrap: str) -> None:
 
 
 def _can_filter() -> bool:
-    """Whether system calls can be filtered. The filter is made here, so that keepers, which are forks, have it."""
+    """Whether system calls can be filtered. The filter is compiled here, so that the forked shims inherit it."""
     try:
         rules = seccomp.default_filter()
     except ValueError:
@@ -287,6 +288,6 @@ def _can_filter() -> bool:
 
 
 def _filter_calls(rules: bytes) -> None:
-    """In a process of its own: have its system calls filtered as a container's are."""
+    """In a child: filter its system calls as a container's are."""
     linux.drop_privileges()
     linux.filter_calls(rules)

@@ -1,7 +1,7 @@
-"""Control groups, of either version: what bounds a container's memory, processor time and number of processes.
+"""Control groups, v1 or v2: limits on a container's memory, CPU time and number of processes.
 
-A pod's group lies in the group in which the spawner was started, or for version 2 in the nearest one above that may
-have groups with controllers; in it lies a group for each run. What the values mean is as kubelets and runc have it.
+A pod's group lies in the group in which the spawner was started. For v2 it is the nearest group upwards that may have
+child groups with controllers. Each run has a group below its pod's. Limits are converted as in the kubelet and runc.
 """
 
 import os
@@ -19,19 +19,19 @@ _SHARES_MIN, _SHARES_MAX = 2, 262_144
 OWN_PROCESSES = 2
 _REMOVAL_SECONDS = 10.0
 
-#: The folders of one group, by controller. For version 2 they are all the same.
+#: The directories of one group, by controller; with v2 they are all the same.
 Group: TypeAlias = Mapping[str, str]
 
 
 class Cgroups(NamedTuple):
-    """The groups in which pods' groups can be made."""
+    """The groups in which groups of pods can be created."""
 
     version: int
     base: Group
 
 
 def find() -> Cgroups | None:
-    """What this machine has that this process may use."""
+    """Find the control groups that this process may use."""
     own = _own_groups()
     mounts = _mounts()
     named = [name for name in _CONTROLLERS if name in mounts and name in own]
@@ -45,19 +45,19 @@ def find() -> Cgroups | None:
 
 
 def parent(group: Group) -> str | None:
-    """The one name that a group has for all controllers, as container runtimes call it; None where it has several."""
+    """Return the group name that container runtimes use; None if it differs between controllers."""
     places = {name: place for name, (_, place) in _mounts().items()}
     names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
 
 def leaf(group: Group) -> Group:
-    """The groups in which the processes are of a container that an engine put below a group."""
+    """Return the groups that hold the processes of a container that an engine created below a group."""
     return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
 
 
 def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Make a group with some settings, by controller. OSError where that cannot be."""
+    """Create a group with settings by controller. OSError if that fails."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
     for controller, values in settings.items():
@@ -66,21 +66,21 @@ def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def share_out(version: int, group: Group) -> None:
-    """Let a group have groups in it with controllers, which version 2 wants to be told."""
+    """Enable controllers for child groups, which v2 requires."""
     if version == 2:
         _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
 
 def join(group: Group) -> None:
-    """Enter a group with this process."""
+    """Move this process into a group."""
     for path in dict.fromkeys(group.values()):
         _write(f"{path}/cgroup.procs", "0")
 
 
 def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What a container's limits and requests are in files, by controller.
+    """Return the control files for a container's limits and requests, by controller.
 
-    CPU in thousandths, memory in bytes, None where there is no limit; `pids` a number.
+    CPU in thousandths, memory in bytes, None for no limit; `pids` is a number.
     """
     shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
     quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
@@ -97,7 +97,7 @@ def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any
 
 
 def oom_kills(group: Group) -> int:
-    """How many processes of a group were killed because it had no memory left."""
+    """Return how many processes of a group were OOM-killed."""
     for file in ("memory.events", "memory.oom_control") if "memory" in group else ():
         for line in _read(f"{group['memory']}/{file}").splitlines():
             name, _, value = line.partition(" ")
@@ -107,10 +107,10 @@ def oom_kills(group: Group) -> int:
 
 
 def watched_for_oom(group: Group) -> int | None:
-    """What can be read once a process in a group, or in one inside it, is killed as the group has no memory left.
+    """Return an eventfd that becomes readable when a process in a group or its child groups is OOM-killed.
 
-    Version 1 counts that where the process was alone, and a runtime removes its own group before anybody has looked.
-    None for version 2, whose groups count what happens inside.
+    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads it. None for
+    v2, whose groups count kills in child groups.
     """
     control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control or not os.path.exists(control):
@@ -124,9 +124,9 @@ def watched_for_oom(group: Group) -> int | None:
 
 
 def remove(group: Group, *, has_namesakes: bool = False) -> None:
-    """Kill all that is in a group, and in those inside it, and remove them.
+    """Kill all processes in a group and its child groups, and remove them.
 
-    It has namesakes where a container runtime made some of its name for controllers that are not used here.
+    A group has namesakes if a container runtime created groups of its name for controllers that are not used here.
     """
     end = clock.monotonic() + _REMOVAL_SECONDS
     for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
@@ -135,19 +135,19 @@ def remove(group: Group, *, has_namesakes: bool = False) -> None:
 
 
 def left_over(base: Group, prefix: str) -> dict[str, Group]:
-    """The groups whose names begin so, by what follows."""
+    """Return the groups whose names start with a prefix, by the rest of the name."""
     names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
 
 
 def _everywhere(group: Group) -> Group:
-    """A group, and those of its name for all other controllers."""
+    """Return a group, and the groups of its name for all other controllers."""
     name = parent(group)
     return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
 
 
 def _removed(path: str) -> bool:
-    """Try to remove a group; whether it is gone."""
+    """Try to remove a group; return whether it is removed."""
     for name in _folders(path):
         _removed(f"{path}/{name}")
     for pid in _read(f"{path}/cgroup.procs").split():
@@ -163,13 +163,13 @@ def _removed(path: str) -> bool:
 
 
 def _own_groups() -> dict[str, str]:
-    """The groups that this process is in, by controller; that of version 2 has no name."""
+    """Return the groups of this process, by controller; the key for v2 is empty."""
     rows = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in rows for name in names.split(",")}
 
 
 def _mounts() -> dict[str, tuple[str, str]]:
-    """Which group is mounted where, by controller."""
+    """Return the mounted root group and mount point, by controller."""
     found: dict[str, tuple[str, str]] = {}
     for line in _read("/proc/self/mountinfo").splitlines():
         words = line.split(" ")
@@ -180,18 +180,18 @@ def _mounts() -> dict[str, tuple[str, str]]:
 
 
 def _below(mount: tuple[str, str], group: str) -> str:
-    """The folder of a group."""
+    """Return the directory of a group."""
     root, place = mount
     return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
 
 
 def _deepest(group: str, memory: str) -> str:
-    """The group of a controller: that of memory where it is within its own, so that both have one name."""
+    """Return a controller's group: the memory group if it lies within it, so that both have one name."""
     return memory if memory.startswith(f"{group.rstrip('/')}/") else group
 
 
 def _find_unified(top: str, path: str) -> Cgroups | None:
-    """The nearest group, this process's own or one above, that can have groups with controllers."""
+    """Return the nearest group, this process's own or an ancestor, whose child groups can have controllers."""
     while True:
         if _can_be_divided(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
@@ -205,7 +205,7 @@ def _find_unified(top: str, path: str) -> Cgroups | None:
 
 
 def _can_be_divided(path: str) -> bool:
-    """Whether groups can be made in a group, and be entered."""
+    """Whether child groups can be created in a group and joined."""
     trial = f"{path}/batchyard-trial-{os.getpid()}"
     try:
         os.makedirs(trial)
@@ -251,6 +251,6 @@ def _write_each(path: str, values: list[str]) -> None:
 
 
 def _set(path: str, value: str) -> None:
-    """Set a value, if the kernel knows it: not every one counts swap."""
+    """Set a value if the kernel has the file: not every kernel counts swap."""
     with suppress(FileNotFoundError):
         _write(path, value)

@@ -1,19 +1,19 @@
-"""What time it is: the programs of the node live in real time alone."""
+"""Clock of the node's programs, which always use real time."""
 
 import time
 
 
 def now() -> int:
-    """Whole microseconds since the epoch."""
+    """Microseconds since the epoch."""
     return time.time_ns() // 1000
 
 
 def monotonic() -> float:
-    """Seconds that only ever grow, for waits."""
+    """Monotonic seconds, for timeouts."""
     return time.monotonic()
 
 
 def text(instant: int) -> str:
-    """Microseconds since the epoch as RFC3339 with nanoseconds."""
+    """Format microseconds since the epoch as RFC 3339 with nanoseconds."""
     seconds, micros = divmod(instant, 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}000Z"

@@ -1,4 +1,4 @@
-"""Running one more command in a container that runs, as a kubelet does for probes and hooks."""
+"""Commands in a running container, for probes, hooks and exec sessions."""
 
 import os
 import signal
@@ -25,30 +25,29 @@ User: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class Container(NamedTuple):
-    """A container that runs: what is to be known of it to enter it, or to reach it."""
+    """A running container, as needed to enter or reach it."""
 
     name: str
-    #: Its first process, as the machine sees it.
+    #: The pid of its first process in the machine's pid namespace.
     pid: int
-    #: Whether it has namespaces of its own, or is a plain process.
+    #: Whether it has its own namespaces, or is a plain process.
     is_wrapped: bool
     group: Group
     environment: Mapping[str, str]
     folder: str
-    #: Who a command becomes that enters it: uid, gid and groups; None where who enters is he already.
+    #: The user of a command that enters it; None if entering already sets the user.
     user: User | None
-    #: The filter of its system calls, if it has one.
+    #: Its seccomp program, if it has one.
     rules: bytes | None
-    #: Where the network of pods is seen from, held open; None for the machine's own.
+    #: A network namespace from which pods are reachable, held open; None for the machine's own.
     network: int | None
     address: str
 
 
 def execute(argv: Sequence[str], container: Container, timeout: float | None) -> tuple[int | None, bytes]:
-    """The exit code and the output of a command in a container; None for the code where it took too long.
+    """Run a command in a container; return its exit code (None after a timeout) and its output, stdout first.
 
-    Of outputs the standard one comes first. This process cannot leave the container again. OSError where it cannot be
-    entered.
+    This process cannot leave the container again. OSError if the container cannot be entered.
     """
     cgroups.join(container.group)
     if container.is_wrapped:
@@ -70,9 +69,9 @@ def execute(argv: Sequence[str], container: Container, timeout: float | None) ->
 
 
 def enter(pid: int) -> bool:
-    """Enter all namespaces of a process that are others than one's own; whether that encloses what is forked now.
+    """Enter the namespaces of a process that differ from its own; return whether that included a pid namespace.
 
-    Its user namespace comes last, for the others may belong to one around it. This process becomes its one user.
+    The user namespace comes last, because the others may belong to an outer one. This process becomes its only user.
     """
     process = os.pidfd_open(pid)
     others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
@@ -87,13 +86,13 @@ def enter(pid: int) -> bool:
 
 
 def enter_network(pid: int) -> None:
-    """Enter the network namespace of a process, where it is another than one's own."""
+    """Enter the network namespace of another process if it differs."""
     if _differs("net", pid):
         linux.enter(os.pidfd_open(pid), linux.NEWNET)
 
 
 def user_of(pid: int) -> User:
-    """As whom a process runs: uid, gid and groups."""
+    """Return the uid, gid and groups of a process."""
     found: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
@@ -104,7 +103,7 @@ def user_of(pid: int) -> User:
 
 
 def become(user: User) -> None:
-    """Be somebody else, for ever."""
+    """Change the user of this process permanently."""
     uid, gid, groups = user
     os.setgroups(groups)
     os.setgid(gid)
@@ -116,20 +115,20 @@ def _differs(name: str, pid: int) -> bool:
 
 
 def confine(rules: bytes | None) -> None:
-    """Have no capabilities, get none, and make the system calls alone that a filter lets through."""
+    """Drop all capabilities permanently, and restrict system calls to those that the filter allows."""
     linux.drop_privileges()
     if rules is not None:
         linux.filter_calls(rules)
 
 
 def _first_id(pid: int, name: str) -> int:
-    """Return the first id that a process's user namespace has, as it looks from inside."""
+    """Return the first id that a process's user namespace maps, as seen from inside."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
         return int(file.read().split()[0])
 
 
 def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int) -> NoReturn:
-    """Become the command."""
+    """Execute the command."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
@@ -137,7 +136,7 @@ def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int)
         linux.enter_folder(container.folder)
         if container.user:
             become(container.user)
-        linux.die_with_parent(signal.SIGKILL)  # it is forgotten when a process changes its user
+        linux.die_with_parent(signal.SIGKILL)  # Linux clears this when the process changes its user
         if container.is_wrapped:
             confine(container.rules)
         linux.default_signals()

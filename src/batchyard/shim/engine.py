@@ -1,4 +1,4 @@
-"""A container engine of this machine, podman or docker: how it is spoken to, about containers and about images."""
+"""Container engine client: runs podman or docker for containers and images."""
 
 import json
 import os
@@ -14,43 +14,43 @@ RUN_LABEL = "batchyard.run"
 _ASK_SECONDS = 60.0
 _PULL_SECONDS = 3600.0
 _REMOVALS = 3
-#: What engines say of an image that they have not.
+#: The engines' messages for a missing image.
 _NO_IMAGE = ("No such image", "image not known", "no such image")
-#: What docker says of a container that is gone already.
+#: docker's message for a missing container.
 _NO_CONTAINER = "No such container"
 
 
 class Engine(NamedTuple):
-    """An engine, as it works here."""
+    """A detected container engine, and how it is invoked."""
 
     #: `podman` or `docker`.
     kind: str
     program: str
     version: str
-    #: What comes before each of its commands.
+    #: Global options that precede each command.
     options: tuple[str, ...]
     environment: Mapping[str, str]
-    #: What tells this node's containers from others.
+    #: The id of the node directory, which labels this node's containers.
     identity: str
-    #: Whether it runs containers in the sandboxes of pods; else it brings images alone.
+    #: Whether it runs containers in pod sandboxes; otherwise it only provides images.
     runs: bool
 
     def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> Done:
-        """Let it do something, for so many seconds at most."""
+        """Run a command of the engine for at most `seconds`."""
         return commands.run([self.program, *self.options, *arguments], self.environment, seconds)
 
     def labels(self, path: str) -> list[str]:
-        """The options that tell whose a container is; `path` is its run's."""
+        """Return the options that label a container with its node and run; `path` is the run's."""
         return ["--label", f"{_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
 
     def name(self, path: str) -> str:
-        """The name of a run's container."""
+        """Return the name of a run's container."""
         _, uid, kind, container, attempt = path.split("/")
         of_image = "" if kind == "runs" else "image-"
         return f"batchyard-{self.identity}-{uid}-{of_image}{container}-{attempt}"
 
     def forget(self, *names: str) -> None:
-        """Kill containers, and remove all that is left of them; once more where that fails."""
+        """Kill and remove containers; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVALS if names else 0):
             told = self.ask("rm", "--force", *options, "--volumes", *names)
@@ -58,7 +58,7 @@ class Engine(NamedTuple):
                 return
 
     def containers(self) -> dict[str, str]:
-        """The containers of this node: their runs' paths, and their names."""
+        """Return this node's containers: their names by the paths of their runs."""
         labelled = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         form = f"{{{{{labelled}}}}} {{{{.ID}}}}"
         told = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
@@ -66,7 +66,7 @@ class Engine(NamedTuple):
         return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].count("/") == 4}
 
     def image(self, reference: str) -> dict[str, Any] | None:
-        """What an image is; None where it is not here. OSError where the engine does not answer."""
+        """Return an image's metadata; None if the engine does not have it. OSError if the engine does not answer."""
         told = self.ask("image", "inspect", reference)
         if told.code != 0:
             if told.code is not None and any(text in told.errors for text in _NO_IMAGE):
@@ -75,10 +75,10 @@ class Engine(NamedTuple):
         return _told_of(json.loads(told.output)[0])
 
     def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> Done:
-        """What it says of a pull, for which it says who it is; `own` is a folder for what it reads meanwhile."""
+        """Pull an image with credentials; return the result. `own` is a directory for docker's configuration."""
         if not auth:
             return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
-        file = os.memfd_create("auth", 0)  # which others of the machine cannot see
+        file = os.memfd_create("auth", 0)  # not visible to other users of the machine
         os.write(file, json.dumps(auth).encode())
         os.lseek(file, 0, os.SEEK_SET)
         place = f"/proc/self/fd/{file}"
@@ -93,24 +93,24 @@ class Engine(NamedTuple):
 
 
 def last_line(text: str) -> str:
-    """Why an engine did not do something, as it says it."""
+    """Return the engine's error message: the last line of its output."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
-    return lines[-1].removeprefix("Error: ") if lines else "it does not say why"
+    return lines[-1].removeprefix("Error: ") if lines else "no reason given"
 
 
 def quoted(words: list[str]) -> str:
-    """A command as one of its options takes it."""
+    """Format a command as an option value."""
     return json.dumps(words)
 
 
 def program(name: str) -> str | None:
-    """Where a program lies."""
+    """Return the path of a program; None if it is not installed."""
     paths = (f"{folder}/{name}" for folder in os.get_exec_path())
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def _told_of(image: Mapping[str, Any]) -> dict[str, Any]:
-    """An image, from what engines tell of it, which they do alike."""
+    """Return an image's metadata from `image inspect`, whose format the engines share."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     plain = image["Id"].removeprefix("sha256:")

@@ -1,8 +1,8 @@
-"""A container of the engine, and the warden who ends with it what is left of it.
+"""Container run by a container engine, and the warden that removes it and its remaining processes.
 
-Keeper, warden and container, as for a plain process; but the engine puts its own watcher (conmon) between the two. The
-warden adopts it, and the container itself where the watcher is killed. In the words of bubblewrap's
-`--json-status-fd` he tells `child-pid`, then `exit-code` with `oom`; or `error`, where it could not be started.
+Shim, warden and container, as for a plain process, but the engine's monitor (conmon) runs in between. The warden adopts
+the monitor, and the container itself if the monitor is killed. It reports in the format of bubblewrap's
+`--json-status-fd`: `child-pid`, then `exit-code` with `oom`, or `error` if the container could not be started.
 """
 
 import json
@@ -19,33 +19,34 @@ from batchyard.shim.cgroups import Group
 from batchyard.shim.engine import Engine
 
 _START_SECONDS = 120.0
-#: How long the engine may take to tidy up after a container.
+#: How long the engine may take to clean up after a container.
 _END_SECONDS = 30.0
 _KILLED = 128 + signal.SIGKILL
-#: The engine's exit codes where it started nothing; others may be the container's, whose terminal it passes on.
+#: The engine's exit codes when it started nothing. With a terminal the engine returns the container's exit code, so
+#: others may be the container's.
 _NOT_STARTED = (125, 126, 127)
 _LOOK_SECONDS = 0.005
-#: How a container's first process calls itself before the command takes its place.
+#: Command lines of a container's first process before it executes the command.
 _PREPARING = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
 
 
 class Contained(NamedTuple):
-    """What is to be run."""
+    """A container to run with an engine, and its options."""
 
     engine: Engine
     name: str
-    #: What comes after `podman run`.
+    #: The arguments of `podman run`.
     options: Sequence[str]
-    #: The run's folder, where the engine writes the container's process.
+    #: The run's directory, where the engine writes the pid file.
     run: int
     #: Whether the engine stays between the container and the terminal.
     has_terminal: bool
-    #: The control group that the container's own lies in.
+    #: The control group above the container's own.
     group: Group
 
 
 def warden(wish: Contained, status: int) -> NoReturn:
-    """Be the warden of a container: start it, tell its end on the pipe, leave nothing of it."""
+    """Run a container as its warden: start it, report its end on the pipe, and remove what it leaves."""
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -56,10 +57,17 @@ def warden(wish: Contained, status: int) -> NoReturn:
     ended: dict[int, int] = {}
     pid = _begun(wish, engine, ended)
     if pid is None:
-        if engine in ended:  # it tidies up itself: who breaks that off leaves more to be done
+        if engine in ended:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap(ended)
         wish.engine.forget(wish.name)
-        _tell(status, **({} if ended.get(engine) else {"error": words.start_error("the engine did not start it")}))
+        _tell(
+            status,
+            **(
+                {}
+                if ended.get(engine)
+                else {"error": words.start_error("the container engine did not start the container")}
+            ),
+        )
         os._exit(1)
     _tell(status, **{"child-pid": pid})
     with suppress(ProcessLookupError):
@@ -73,7 +81,7 @@ def warden(wish: Contained, status: int) -> NoReturn:
 
 
 def _start(wish: Contained) -> int:
-    """Start the engine with the files that are the container's."""
+    """Start the engine with the container's standard files; return its pid."""
     engine = wish.engine
     child = os.fork()
     if child == 0:
@@ -89,7 +97,7 @@ def _start(wish: Contained) -> int:
 
 
 def _begun(wish: Contained, engine: int, ended: dict[int, int]) -> int | None:
-    """The container's first process once it executes the command; None where it does not come to that."""
+    """Return the container's first process once it executes the command; None if the start fails or times out."""
     end = clock.monotonic() + _START_SECONDS
     while clock.monotonic() < end:
         _reap_once(ended)
@@ -110,7 +118,7 @@ def _first_process(run: int) -> int | None:
 
 
 def _executes(pid: int) -> bool:
-    """Whether the command has taken the place of what prepares it, or is over."""
+    """Whether the command has replaced the process that prepares it, or has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -126,14 +134,14 @@ def _await(process: int) -> None:
 
 
 def _reap(ended: dict[int, int]) -> None:
-    """Reap what there was around a container that has ended, the engine's tidying too."""
+    """Reap the processes around an ended container, including the engine that cleans up."""
     end = clock.monotonic() + _END_SECONDS
     while _reap_once(ended) and clock.monotonic() < end:
         select.select([], [], [], _LOOK_SECONDS)
 
 
 def _reap_once(ended: dict[int, int]) -> bool:
-    """Note the exit codes of children that have ended; whether others are there."""
+    """Record the exit codes of ended children; return whether others remain."""
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             ended[found[0]] = os.waitstatus_to_exitcode(found[1])
@@ -143,11 +151,11 @@ def _reap_once(ended: dict[int, int]) -> bool:
 
 
 def _told(wish: Contained, direct: int | None) -> tuple[int, bool]:
-    """The container's exit code, and whether it had no memory left."""
+    """Return the container's exit code, and whether it was OOM-killed."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     said = wish.engine.ask("container", "inspect", "--format", form, wish.name).output.split()
     is_oom = said[-1:] == ["true"]
-    if direct is not None:  # the engine's watcher was killed
+    if direct is not None:  # the engine's monitor was killed
         return (128 - direct if direct < 0 else direct), is_oom
     if said[:1] in (["exited"], ["stopped"]):
         return int(said[1]) % 256, is_oom
@@ -161,7 +169,7 @@ def _was_told(watch: int | None) -> bool:
 
 
 def _abandon(wish: Contained, engine: int) -> NoReturn:
-    """The keeper is gone: end everything."""
+    """The shim is gone: kill and remove everything."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
     wish.engine.forget(wish.name)

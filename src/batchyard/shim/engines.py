@@ -1,8 +1,8 @@
-"""Which container engines of this machine work, and how far: tried, and not guessed.
+"""Container engine detection by trial runs.
 
-podman is tried with a container of the machine's own programs, with the settings that pods' containers have; nothing is
-pulled for that. Where it may not run containers in the sandboxes of pods, and for docker, which puts containers into no
-namespaces but its own, the engine brings images and bubblewrap runs them.
+podman is tried with a container of the machine's own programs and the settings of pod containers, so nothing is pulled.
+If podman may not run containers in pod sandboxes, it only provides images, and bubblewrap runs them. The same holds for
+docker, which cannot join existing namespaces.
 """
 
 import os
@@ -16,34 +16,34 @@ from batchyard.shim.cgroups import Cgroups, Group
 from batchyard.shim.engine import DOCKER, PODMAN, Engine, last_line, program, quoted
 
 _TRIAL_SECONDS = 20.0
-#: How long an engine may take to say what it is: one elsewhere may not answer, and a platform waits for its spawner.
+#: Time limit for an engine's version: a remote one may not answer, and the platform waits for its spawner.
 _ANSWER_SECONDS = 4.0
-#: The engine's own choice first.
+#: The engine's default runtime first.
 _RUNTIMES = ("", "runc", "crun")
-#: Limits of processes are the spawner's: the engine's are more than every machine lets it set.
+#: Process limits are inherited from the spawner: the engine's defaults exceed what many machines allow.
 _SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
 
 
 class Failure(NamedTuple):
-    """An engine that is here and cannot be used, and why."""
+    """An installed engine that cannot be used, and why."""
 
     what: str
     why: str
 
 
 class Found(NamedTuple):
-    """The engines that work, the one first that is asked where nothing is said; and those that do not."""
+    """The engines that work, the default first, and those that do not."""
 
     engines: tuple[Engine, ...] = ()
     failures: tuple[Failure, ...] = ()
-    #: Why one that brings images does not run them too; empty where that is its nature.
+    #: Why podman only provides images; empty if that is always so.
     runs_none: str = ""
 
 
 def find(
     node: int, environment: Mapping[str, str], made: Cgroups | None, without: Collection[str], *, may_run: bool
 ) -> Found:
-    """The engines of this machine; `may_run` is who may put containers into the sandboxes of pods."""
+    """Return the engines of this machine; `may_run` is whether podman may run containers in pod sandboxes."""
     engines, failures, runs_none = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in without else program(kind)
@@ -71,7 +71,7 @@ def _podman(path: str, environment: Mapping[str, str], node: int) -> Engine | Fa
 
 
 def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
-    """docker, whose daemon answers; it is asked where the user's own settings say that it is."""
+    """Return docker if its daemon answers, at the endpoint that the user's docker context names."""
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -89,16 +89,16 @@ def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Fa
 
 
 def _settings(node: int) -> str:
-    """The path of podman's settings."""
+    """Write podman's configuration; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
         file.write(_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
 def _running(node: int, engine: Engine, made: Cgroups | None) -> Engine | str:
-    """The same with the first runtime that works; or why it does not run containers."""
+    """Return the engine with the first runtime that works, or why it cannot run containers."""
     if made is not None and cgroups.parent(made.base) is None:
-        return "this machine's control groups are of different names for different resources"
+        return "this machine's control groups have different names for different controllers"
     place, why = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _RUNTIMES:
         tried = engine._replace(options=("--runtime", runtime) if runtime else (), runs=True)
@@ -110,7 +110,7 @@ def _running(node: int, engine: Engine, made: Cgroups | None) -> Engine | str:
 
 
 def _trial(place: str, made: Cgroups | None) -> list[str]:
-    """The options of a container that shows the machine's own programs."""
+    """Return the options of a trial container that sees the machine's own programs."""
     root = f"{place}/trial"
     os.makedirs(root, exist_ok=True)
     for link, target in images.links().items():
@@ -123,36 +123,35 @@ def _trial(place: str, made: Cgroups | None) -> list[str]:
 
 
 def placed(group: str | None) -> list[str]:
-    """The options by which a container's control group lies in another one, and what watches it in none."""
+    """Return the options that place a container's control group below another one, and conmon in none."""
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
 # --- podman ---
-#
-# podman's command line for a container: the engine brings its image, the pod's sandbox what the pod shares.
+# podman command line of a container: the engine provides its image, the pod's sandbox its namespaces.
 
 
-#: What a file of variables can hold: no name that begins oddly, no value of several lines, none that is too long.
+#: Variable names that an environment file can hold; values must be short and have one line.
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _LINE_BYTES = 32 * 1024
 
 
 class Places(NamedTuple):
-    """What a container is connected with: absolute paths of its sandbox and its run, and the sandbox's process."""
+    """Absolute paths of a container's sandbox and run, and the sandbox's process."""
 
     sandbox: str
     run: str
     keeper: int
-    #: The run's, relative to the node's folder.
+    #: The run's path relative to the node directory.
     path: str
 
 
 def options(
     spec: Mapping[str, Any], places: Places, engine: Engine, group: Group, variables: tuple[int, Sequence[str]]
 ) -> list[str]:
-    """What comes after `podman run`. The sources of the spec's mounts are absolute.
+    """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
 
-    `variables` are a file with most of them, and those that no file can hold.
+    `variables` are an environment file, and the variables that no such file can hold.
     """
     file, others = variables
     return [
@@ -174,7 +173,7 @@ def options(
 
 
 def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """A file with a container's variables, which others of the machine cannot see; and those that no file can hold."""
+    """Return a memory file with a container's variables, and the variables that no file can hold."""
     file = os.memfd_create("environment", 0)
     others = []
     for name, value in environment.items():
@@ -188,7 +187,7 @@ def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _streams(spec: Mapping[str, Any]) -> list[str]:
-    """The keeper's pipes are the container's own; a terminal stays with the engine, which passes on what is said."""
+    """The shim's pipes become the container's own; a terminal stays with the engine, which forwards the data."""
     reads = ["--interactive"] if spec["stdin"] else []
     if spec["tty"]:
         return ["--tty", "--log-driver", "none", *reads]
@@ -196,13 +195,13 @@ def _streams(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _namespaces(spec: Mapping[str, Any], keeper: int) -> list[str]:
-    """Those of the pod's sandbox."""
+    """The namespaces of the pod's sandbox."""
     shared = [part for name in ("ipc", "uts") for part in (f"--{name}", f"ns:/proc/{keeper}/ns/{name}")]
     return [*shared, "--network", f"ns:/proc/{keeper}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limits(spec: Mapping[str, Any], group: Group) -> list[str]:
-    """The container's control group lies in one that has its limits; without one the engine is told them."""
+    """The container's control group lies in one with its limits; without control groups the engine sets the limits."""
     if group:
         return [*placed(cgroups.parent(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
@@ -212,13 +211,13 @@ def _limits(spec: Mapping[str, Any], group: Group) -> list[str]:
 
 
 def _user(spec: Mapping[str, Any]) -> list[str]:
-    """Somebody else than the image says, and the groups that he is in besides."""
+    """The user, if it differs from the image's, and additional groups."""
     groups = [part for group in spec.get("groups") or () for part in ("--group-add", str(group))]
     return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
 
 
 def _mounts(spec: Mapping[str, Any], places: Places) -> list[str]:
-    """Volumes, the names that the pod knows, and the file for last words."""
+    """Volumes, the pod's name files, and the termination-message file."""
     last = spec["terminationMessagePath"]
     rows = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     taken = {target for _, target, _ in rows}
@@ -232,6 +231,6 @@ def _mounts(spec: Mapping[str, Any], places: Places) -> list[str]:
 
 
 def _mount(source: str, target: str, is_read_only: bool) -> str:
-    """A mount as a row of comma-separated values."""
+    """Format a mount as comma-separated values."""
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly=true"] if is_read_only else [])]
     return ",".join('"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field for field in fields)

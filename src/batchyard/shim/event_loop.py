@@ -1,4 +1,4 @@
-"""What a keeper waits for: files to read, signals, and times; one after the other, in one thread."""
+"""Event loop of the shims: files, signals and timers in one thread."""
 
 import heapq
 import os
@@ -16,7 +16,7 @@ _WRITABLE = select.POLLOUT | select.POLLERR
 
 
 class Loop:
-    """Calls back what waits for a file, a signal or a time, until it is told to stop."""
+    """The callbacks for files, signals and timers of one process."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -30,36 +30,36 @@ class Loop:
         self.when_readable(self._wakes, self._signalled)
 
     def when_readable(self, file: int, callback: Callable[[], None]) -> None:
-        """Call whenever there is something to read, or nothing will be any more."""
+        """Call back whenever a file is readable or at its end."""
         self._readers[file] = callback
         self._poll.register(file, _READABLE)
 
     def when_writable(self, file: int, callback: Callable[[], None]) -> None:
-        """Call whenever something can be written, or nobody will read it any more."""
+        """Call back whenever a file is writable or has no reader any more."""
         self._readers[file] = callback
         self._poll.register(file, _WRITABLE)
 
     def forget(self, file: int) -> None:
-        """Wait for that file no longer."""
+        """Remove the callback of a file."""
         if self._readers.pop(file, None):
             self._poll.unregister(file)
 
     def when_signalled(self, number: int, callback: Callable[[], None]) -> None:
-        """Call after a signal; several of one kind may be one call."""
+        """Call back after a signal; several signals of one kind may cause one call."""
         self._signals[number] = callback
         signal.signal(number, lambda *_: None)
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call once, so many seconds from now."""
+        """Call back once, after this many seconds."""
         self._timed += 1
         heapq.heappush(self._timers, (clock.monotonic() + seconds, self._timed, callback))
 
     def stop(self) -> None:
-        """Let `run` return after what is being done now."""
+        """Make `run` return after the current callbacks."""
         self._stopped = True
 
     def run(self) -> None:
-        """Wait and call, until stopped."""
+        """Run callbacks until stopped."""
         self._stopped = False
         while not self._stopped:
             for file, _ in self._poll.poll(self._patience()):
@@ -69,7 +69,7 @@ class Loop:
                 heapq.heappop(self._timers)[2]()
 
     def _patience(self) -> float | None:
-        """Milliseconds until the next time, None for ever."""
+        """Return the milliseconds until the next timer, None if there is none."""
         return max(0.0, (self._timers[0][0] - clock.monotonic()) * 1000 + 1) if self._timers else None
 
     def _signalled(self) -> None:
@@ -79,15 +79,15 @@ class Loop:
 
 
 # --- forks ---
-#
-# What forks of the node's programs do first and last: let go of their parent's things, and write down what failed.
+# Forked children: they release the parent's resources first, and log their failures.
 
 
 def keep(node: int, path: str, keeper: Callable[[Run], None]) -> NoReturn:
-    """In a child: be the keeper of a run, until it has ended."""
+    """In a child: run the shim of a run until the run has ended."""
 
     def act() -> None:
-        # Whoever knows of the keeper may wake it, and it may not be listening yet: it looks for itself when it is.
+        # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
+        # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
         run = Run(node, path)
@@ -98,7 +98,7 @@ def keep(node: int, path: str, keeper: Callable[[Run], None]) -> NoReturn:
 
 
 def be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
-    """Do in a child what it is for, in a session of its own, and end; what fails is written down."""
+    """In a child: run `act` in its own session and exit; failures are logged."""
     code = 1
     try:
         _begin()
@@ -112,7 +112,7 @@ def be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
 
 
 def _begin() -> None:
-    """Let go of what was the spawner's: its terminal and files, its signals."""
+    """Release the spawner's terminal, files and signal handlers."""
     os.setsid()
     nothing = os.open("/dev/null", os.O_RDWR)
     for file in range(3):
@@ -126,7 +126,7 @@ def _begin() -> None:
 
 
 def _told(failure: BaseException) -> str:
-    """What went wrong, and where."""
+    """Format an exception with its traceback locations."""
     places, frame = [], failure.__traceback__
     while frame is not None:
         places.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")

@@ -1,8 +1,8 @@
-"""The guard of a platform: a program that notices when the platform's thread does not go on, and answers for it.
+"""Watchdog of the platform: detects a blocked event loop and answers in its place.
 
-It reads how the thread is from memory that both share. While the thread is blocked the guard logs by what, with the
-stack; it answers health checks on the platform's own sockets, and asks all other clients to come back. Told to end the
-platform, it kills one that does not go on: all that was answered is in the journal.
+The platform's thread and the watchdog share memory with the thread's state. While the thread is blocked, the watchdog
+logs the cause with a stack trace. It answers health checks on the platform's own sockets, and asks other clients to
+retry. If the platform must end and is blocked, the watchdog kills it: all acknowledged writes are in the journal.
 """
 
 import json
@@ -22,10 +22,11 @@ from batchyard.shim.clock import monotonic, now, text
 if TYPE_CHECKING:
     import ssl
 
-#: What both share: when the thread was last seen, since when it answers a request (0: it answers none), and which.
+#: The shared memory: when the thread was last seen, since when it handles a request (0 for none), and the length of
+#: that request's text.
 LAYOUT = struct.Struct("<ddH")
 SIZE = 4096
-#: Seconds after which a thread counts as blocked, as stuck, and, where it is to end, is killed.
+#: Seconds until a thread counts as blocked, as stuck, and until it is killed at shutdown.
 BLOCKED_AFTER = 1.0
 STUCK_AFTER = 10.0
 KILLED_AFTER = 3.0
@@ -39,31 +40,31 @@ again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code
 
 
 class Guard:
-    """The state of the guard."""
+    """The watched process, its shared memory and sockets, and the state of the watchdog."""
 
     def __init__(self, pid: int, alive: int, memory: int, stacks: int) -> None:
-        """The platform's process, a pipe that it keeps open, the memory that both share, and the file of stacks."""
+        """The platform's process, a pipe that it keeps open, the shared memory, and the file of stack traces."""
         self._pid = pid
         self._alive = alive
         self._memory = mmap.mmap(memory, SIZE, prot=mmap.PROT_READ)
         self._stacks = stacks
-        #: Nanoseconds of the main thread on a processor, and waiting for one. Source: Linux, sched-stats.rst.
+        #: Nanoseconds that the main thread ran, and waited for a CPU. Source: Linux, sched-stats.rst.
         self._statistics = f"/proc/{pid}/task/{pid}/schedstat"
-        #: When the thread was last seen to go on, and how long it had waited for a processor by then.
+        #: When the thread last made progress, and how long it had waited for a CPU by then.
         self._seen, self._waited_then = 0.0, 0.0
         self._read_of_stacks = 0
         self.listeners: list[socket.socket] = []
-        #: The file of the platform's certificate and key, '' for none; loaded when it is needed.
+        #: The file with the platform's certificate and key, '' for none; loaded when first needed.
         self.certificate = ""
         self._context: ssl.SSLContext | None = None
         self.is_json = False
-        #: Since when the platform is to end; 0 where it is not.
+        #: When termination was requested; 0 if it was not.
         self._ending_since = 0.0
         self._is_told = False
         signal.signal(signal.SIGTERM, self._end)
 
     def run(self) -> None:
-        """Guard until the platform's process is gone."""
+        """Watch until the platform's process has ended."""
         while True:
             waits = 0.0 if self._is_told else _LOOKS_EVERY
             with suppress(InterruptedError):
@@ -72,7 +73,7 @@ class Guard:
             self._look()
 
     def _look(self) -> None:
-        """See how the thread is, and act."""
+        """Check the thread's state, and act on it."""
         seen, began, length = LAYOUT.unpack_from(self._memory)
         waited = self._waited()
         if seen != self._seen:
@@ -80,7 +81,7 @@ class Guard:
         silent = monotonic() - seen - (waited - self._waited_then)
         if self._ending_since and min(silent, monotonic() - self._ending_since) > KILLED_AFTER:
             told = f"the platform did not end, blocked for {silent:.1f} s"
-            self._tell(f"{told}: it is killed, and all that was answered is kept")
+            self._tell(f"{told}: killing it, all acknowledged writes are kept")
             os.kill(self._pid, signal.SIGKILL)
             self._ending_since = 0.0
         if silent < BLOCKED_AFTER:
@@ -94,17 +95,17 @@ class Guard:
         self._answer(silent)
 
     def _waited(self) -> float:
-        """Seconds that the thread has waited for a processor: a busy machine does not make it blocked."""
+        """Return the seconds that the thread has waited for a CPU, which do not count as blocked."""
         with suppress(OSError, ValueError, IndexError), open(self._statistics, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
         return 0.0
 
     def _end(self, *_: object) -> None:
-        """Be told that the platform is to end."""
+        """Record that termination was requested (SIGTERM)."""
         self._ending_since = self._ending_since or monotonic()
 
     def _stack(self) -> str:
-        """The stack of the platform's threads, which it writes on a signal whatever it does."""
+        """Return the stacks of the platform's threads, which the platform writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive], [], [], _STACK_WITHIN)
@@ -113,7 +114,7 @@ class Guard:
         return found.decode("utf-8", "replace")
 
     def _tell(self, message: str, stack: str = "") -> None:
-        """Log a warning as the platform does."""
+        """Log a warning in the platform's format."""
         if self.is_json:
             record = {"time": text(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})
@@ -123,7 +124,7 @@ class Guard:
         sys.stderr.flush()
 
     def _answer(self, silent: float) -> None:
-        """Answer the clients that come while the thread is blocked."""
+        """Answer clients that connect while the thread is blocked."""
         waited: list[int | socket.socket] = [self._alive, *self.listeners]
         if not select.select(waited, [], [], _LOOKS_EVERY)[0]:
             return
@@ -145,7 +146,7 @@ class Guard:
 
 
 def _context(certificate: str) -> "ssl.SSLContext":
-    import ssl  # noqa: PLC0415 - 5 MiB that few guards need
+    import ssl  # noqa: PLC0415 - 5 MiB that few watchdogs need
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -164,7 +165,7 @@ def _head(connection: socket.socket) -> bytes:
 
 
 def _answer_to(head: bytes, silent: float) -> bytes:
-    """The answer to a request while the thread is blocked."""
+    """Return the response to a request while the thread is blocked."""
     _, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH):
@@ -181,7 +182,7 @@ def _response(status: str, content_type: str, body: bytes, more: str = "") -> by
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Guard a process: its id, four files, the form of logs, the certificate ('' for none), and its sockets."""
+    """Watch a process: its id, four files, the log format, the certificate ('' for none), and its sockets."""
     pid, alive, memory, stacks, form, certificate, *listeners = arguments
     guard = Guard(int(pid), int(alive), int(memory), int(stacks))
     guard.is_json = form == "json"

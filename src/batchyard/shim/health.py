@@ -1,7 +1,7 @@
-"""Whether a container is alive, has started, is ready: its probes, as a kubelet runs them and takes their results.
+"""Probe workers: startup, liveness and readiness of a container, as in the kubelet.
 
-The rules are those of pkg/kubelet/prober/worker.go: results count once there are as many of a kind in a row as the
-thresholds say; a startup probe goes before all others; who failed a liveness or startup probe is probed no more.
+The rules are those of pkg/kubelet/prober/worker.go. A result counts once it occurred as often in a row as the threshold
+says. The other probes wait for the startup probe. A liveness or startup probe that has failed is not run any more.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from batchyard.shim.probes import Outcome
 _ATTEMPTS = 3
 _KINDS = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
 
-#: Tries a handler with a timeout in seconds, and calls back.
+#: Runs a handler with a timeout in seconds, and calls back.
 Try: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[Outcome], None]], None]
 
 
 class Health:
-    """The probes of one run. `started` and `ready` are what its status says."""
+    """The probes of one run. `started` and `ready` are the fields of the container's status."""
 
     def __init__(self, probes: Mapping[str, Any], loop: Loop, attempt: Try, report: "Report") -> None:
         self.started = "startup" not in probes
@@ -30,30 +30,30 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether it has started, and its readiness probe, if any, has succeeded."""
+        """Whether the container has started and its readiness probe, if any, has succeeded."""
         return self.started and self._is_ready
 
     def begin(self) -> None:
-        """The container has begun to run: probe it."""
+        """Start probing: the container runs."""
         for worker in self._workers.values():
             worker.begin()
 
     def leave(self) -> None:
-        """The container is to end: whether it is alive is asked no more."""
+        """Stop the liveness and startup probes: the container is terminating."""
         self._leaving = True
 
     def wants(self, kind: str) -> bool:
-        """Whether a probe is to be tried now."""
+        """Whether a probe should run now."""
         if kind == "startup":
             return not self.started and not self._leaving
         return self.started and not (kind == "liveness" and self._leaving)
 
     def warn(self, reason: str, message: str) -> None:
-        """Tell what the kubelet would record as an event."""
+        """Report a warning that the kubelet records as an Event."""
         self._report.warn(reason, message)
 
     def take(self, kind: str, succeeded: bool, message: str) -> bool:
-        """Take a result that has reached its threshold; whether the probe goes on."""
+        """Handle a result that has reached its threshold; return whether probing continues."""
         if kind == "readiness":
             self._is_ready = succeeded
         elif not succeeded:
@@ -68,7 +68,7 @@ class Health:
 
 
 class Report:
-    """What is done with the results; the keeper's part."""
+    """The shim's callbacks for probe results."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Report:
 
 
 class _Worker:
-    """One probe of a container."""
+    """One probe of a container, and its count of equal results in a row."""
 
     def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: Try, health: Health) -> None:
         self._kind = kind
@@ -99,12 +99,12 @@ class _Worker:
         self._loop.after(self._probe.get("initialDelaySeconds", 0), partial(self._turn, 0))
 
     def hurry(self) -> None:
-        """Try at once what would wait for its period, but not what waits for its first time."""
+        """Probe now instead of after the period, unless the first attempt is still delayed."""
         if self._turns:
             self._turn(self._turns)
 
     def _turn(self, turn: int) -> None:
-        """Try now, if it is time for this kind of probe; and again after the period."""
+        """Run the probe if it is enabled now, and again after the period."""
         if turn != self._turns:
             return
         self._turns += 1
@@ -118,7 +118,7 @@ class _Worker:
         self._loop.after(self._probe["periodSeconds"], partial(self._turn, self._turns))
 
     def _take(self, outcome: Outcome) -> None:
-        """Take an outcome; one that could not be tried is tried again, and then forgotten."""
+        """Handle an outcome; retry an unknown one, then ignore it."""
         name = _KINDS[self._kind]
         if outcome.result == "unknown":
             if self._tries < _ATTEMPTS:
@@ -136,7 +136,7 @@ class _Worker:
             self._again()
 
     def _count(self, succeeded: bool, message: str) -> bool:
-        """Count a result; whether the probe goes on."""
+        """Count a result; return whether probing continues."""
         self._in_a_row = self._in_a_row + 1 if self._last == succeeded else 1
         self._last = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]

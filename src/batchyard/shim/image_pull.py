@@ -1,7 +1,7 @@
-"""The keeper of an image for a container: it sees that an engine has it, as the policy says, and tells what it is.
+"""Image-pull shim: ensures that an engine has an image according to the pull policy, and reports the image's metadata.
 
-Pulls of one image wait for each other, and only so many are under way at once. Of an engine that only brings images the
-root filesystem is unpacked too. Source of the policies and of the words: pkg/kubelet/images/image_manager.go.
+Pulls of the same image wait for each other, and the number of parallel pulls is limited. If the engine only provides
+images, the root filesystem is unpacked too. Source of the policies and messages: pkg/kubelet/images/image_manager.go.
 """
 
 import fcntl
@@ -18,20 +18,19 @@ from batchyard.shim import clock, linux, rootfs_store, unpacking
 from batchyard.shim.engine import Engine, last_line
 from batchyard.shim.run import Done, Run
 
-# --- bringing ---
-#
-# The root filesystem of an image, had of an engine: a container that is never started is exported, and removed.
+# --- image export ---
+# Export of an image's root filesystem: a container is created but never started, exported, and removed.
 
 
-#: An image may name no command, and engines make no container without one.
+#: The command for images without one: engines require a command to create a container.
 _COMMAND = "true"
 _ERROR_BYTES = 1 << 16
 
 
 def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
-    """Unpack an image into a folder, for the run of that path. OSError where that fails.
+    """Unpack an image into a directory for a run. OSError if that fails.
 
-    What is left where this is cut short is removed by the label of the run (`batchyard.shim.sweep`).
+    If this process is killed, `batchyard.shim.sweep` removes the container by the label of the run.
     """
     name = engine.name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.labels(path)]
@@ -45,7 +44,7 @@ def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
 
 
 def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
-    """Unpack what the engine exports of a container."""
+    """Unpack the engine's export of a container."""
     archive, writes = os.pipe2(os.O_CLOEXEC)
     errors = os.memfd_create("errors")
     child = os.fork()
@@ -63,7 +62,7 @@ def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     said = os.pread(errors, _ERROR_BYTES, 0).decode(errors="replace")
     os.close(errors)
-    if code != 0 and said.strip():  # which is why the archive ended
+    if code != 0 and said.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(said))
     if failure is not None or code != 0:
         raise failure or OSError(f"the export of the image ended with {code}")
@@ -71,7 +70,7 @@ def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
 
 
 def _become_export(engine: Engine, name: str, stdout: int, stderr: int) -> None:
-    """In a child: be the engine, exporting."""
+    """In a child: execute the engine's export."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -92,11 +91,11 @@ _NEVER, _ALWAYS = "Never", "Always"
 
 
 def keep(run: Run, engines: Sequence[Engine]) -> None:
-    """See to an image until one of these engines has it, or it cannot be had."""
+    """Pull an image if needed; return when one of these engines has it or the pull has failed."""
     _tell(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _end(run, "ErrImagePull", "the container engine that was here is not, or does not work any more")
+        _end(run, "ErrImagePull", "the container engine is no longer available on this node")
         return
     signal.signal(signal.SIGTERM, lambda *_: _leave_if_told(run))
     try:
@@ -121,7 +120,7 @@ def _see_to(run: Run, engine: Engine) -> None:
 
 
 def _pull(run: Run, engine: Engine) -> None:
-    """Pull the image, unless somebody else did so while this one waited for him."""
+    """Pull the image unless another shim pulled it while this one waited for the lock."""
     name, began = run.spec["image"], clock.monotonic()
     asked = clock.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
@@ -140,7 +139,7 @@ def _pull(run: Run, engine: Engine) -> None:
             os.pwrite(done, str(clock.now()).encode(), 0)
     found = engine.image(run.spec["reference"])
     if found is None:
-        raise ValueError("the image was pulled, and is gone")
+        raise ValueError("the pulled image was not found")
     _unpacked(run, engine, found)
     now = clock.monotonic()
     times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
@@ -149,12 +148,12 @@ def _pull(run: Run, engine: Engine) -> None:
 
 
 def _pulled(run: Run, engine: Engine) -> Done:
-    """What the engine says of a pull."""
+    """Run the engine's pull; return its result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
 def _unpacked(run: Run, engine: Engine, found: Mapping[str, Any]) -> dict[str, str]:
-    """Where the image's files are, of an engine that does not run them itself; done by one, who others wait for."""
+    """Unpack the image if its engine does not run containers; only one shim unpacks it while others wait."""
     if engine.runs:
         return {}
     name = rootfs_store.name_of(found["id"])
@@ -169,20 +168,20 @@ def _unpacked(run: Run, engine: Engine, found: Mapping[str, Any]) -> dict[str, s
 
 
 def _whose(spec: Mapping[str, Any]) -> str:
-    """What tells pulls with other secrets apart: who may not have an image does not get what another pulls."""
+    """Return a hash of the pull secrets, so that pulls with different secrets do not share results."""
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
-#: So many pulls, and so many that unpack, are under way at once.
+#: Lock names that limit parallel pulls and unpacking.
 _SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
 
 
 class _NotWanted(BaseException):
-    """Nobody wants the image any more."""
+    """The pull was cancelled: no container needs the image any more."""
 
 
 class _Held:
-    """One of several locks, as long as it is wanted; the file of the one that is held."""
+    """A context manager that takes one of several file locks; it returns the file of the held lock."""
 
     def __init__(self, run: Run, names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
@@ -203,20 +202,20 @@ class _Held:
 
 
 def _seconds(seconds: float) -> str:
-    """Seconds as Go writes a duration that was cut to milliseconds."""
+    """Format seconds as Go formats a duration rounded to milliseconds."""
     milliseconds = round(seconds * 1000)
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
 
 
 def _leave_if_told(run: Run) -> None:
-    """End, and the pull with it, where nobody wants the image any more."""
+    """Cancel the pull if a stop was requested or the run's directory was removed."""
     if run.is_gone() or run.stop_wish():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what was begun is tidied up
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _NotWanted
 
 
 def _warn(run: Run, kind: str, reason: str, message: str) -> None:
-    """Tell what a kubelet would record as an event."""
+    """Report what the kubelet records as an Event."""
     before = run.state.get("warnings") or []
     told = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
     _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, told])
@@ -230,7 +229,7 @@ def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) 
 
 
 def _lacks(engine: Engine, image: str, path: str) -> bool:
-    """Whether a container is to begin in a folder that its image has not: the engine that runs it would not make it."""
+    """Whether the image lacks the working directory, which the engine that runs the container would not create."""
     if path in {"", "/"} or not engine.runs:
         return False
     told = engine.ask("image", "mount", image)

@@ -1,8 +1,8 @@
-"""What an image stands for on this machine: the files a container sees, and the environment it brings.
+"""Image types on this machine: the files that a container sees, and its environment variables.
 
-`machine`: the programs of this machine, read-only. `environment`: the same and a Python environment, at its own path.
-`root`: a folder that holds a whole root filesystem. `unpacked`: one that an engine brought. Other images of an
-`engine` are run by that.
+- `machine`: the programs of this machine, read-only. - `environment`: the same, and a Python environment at its own
+path. - `root`: a directory with a root filesystem. - `unpacked`: a root filesystem unpacked from an engine's image. -
+`engine`: other images of an engine, which that engine runs.
 """
 
 import os
@@ -13,40 +13,40 @@ from batchyard.shim import rootfs_store, settings
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: Folders of the machine that are its programs. Some are links into /usr, and stay so.
+#: Directories of the machine with programs. Some are links into /usr, which containers get as links.
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def is_run_by_engine(image: Mapping[str, Any]) -> bool:
-    """Whether an engine runs an image's containers itself."""
+    """Whether the engine itself runs the image's containers."""
     return "engine" in image and "unpacked" not in image
 
 
 def root(image: Mapping[str, Any], node: str) -> str:
-    """Where the root filesystem of an image lies, below the path of a node's folder; empty where it has none."""
+    """Return the path of an image's root filesystem; empty if it has none. `node` is the path of the node directory."""
     return rootfs_store.place(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that an image brings."""
+    """Return the environment variables of an image."""
     venv = image.get("environment")
     return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
 
 
 def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
-    """The folders that a container sees of this machine, read-only: where it sees them, and where they lie."""
+    """Return the machine's directories that a container sees read-only: their mount points and sources."""
     programs = [place for place in PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
     places = [*programs, *_environment_folders(image.get("environment"))]
     return {"/etc": f"{node}/{settings.FOLDER}"} | {place: place for place in places}
 
 
 def links() -> dict[str, str]:
-    """The links beside them, and where they lead."""
+    """Return the links beside these directories, and their targets."""
     return {place: os.readlink(place) for place in PROGRAMS if os.path.islink(place)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
-    """An environment, and the interpreters that it rests on where they lie outside of what is seen anyway."""
+    """Return a Python environment and its base interpreters, unless a container sees those anyway."""
     if not venv:
         return []
     folders = [venv]
@@ -58,7 +58,7 @@ def _environment_folders(venv: str | None) -> list[str]:
 
 
 def _home(venv: str) -> str:
-    """Where the interpreter of an environment lies, as its pyvenv.cfg says."""
+    """Return the directory of an environment's interpreter, from its pyvenv.cfg."""
     try:
         with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:
             for line in file:
@@ -71,5 +71,5 @@ def _home(venv: str) -> str:
 
 
 def is_within(path: str, place: str) -> bool:
-    """Whether a path is a folder, or lies in it."""
+    """Whether a path is `place` or lies in it."""
     return path == place or path.startswith(f"{place}/")

@@ -1,4 +1,4 @@
-"""Starting a container's command: what is made ready for it, and what the keeper's child does until it is one."""
+"""Container start: prepares files, control group and view, and forks the process that executes the command."""
 
 import errno
 import json
@@ -35,20 +35,18 @@ from batchyard.shim.container_exec import Container, User, user_of
 from batchyard.shim.run import Run
 from batchyard.shim.users import PodUsers, id_of, make_namespace
 
-# --- parts ---
+# --- volume mounts ---
+# Mount sources, held open before use because running containers could replace them by links.
 #
-# Parts of volumes as they are mounted: held fast, for containers that run could exchange them for links meanwhile.
-#
-# As a kubelet does it (subpath_linux.go): links are resolved, the result must lie in the volume and is opened without
-# following any, and what was opened is what is mounted. Folders of the machine come without links: containers that
-# have a
-# folder above them could have put some there since.
+# As in the kubelet (subpath_linux.go), links are resolved, the result must lie in the volume, and it is opened without
+# following links. The opened file is what gets mounted. Paths of the machine may contain no links, because containers
+# that share a parent directory could have created them.
 
 
 def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
-    """The mounts, with absolute sources. ValueError where a part of a volume lies outside of it.
+    """Return the mounts with absolute sources. ValueError if a subPath leads out of its volume.
 
-    `isOfMachine` says of each whether it is a file or folder of the machine, and none of the pod's own.
+    `isOfMachine` is true for a file or directory of the machine, and false for the pod's own volumes.
     """
     whole: list[Mapping[str, Any]] = [
         {**mount, "source": _absolute(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
@@ -73,7 +71,7 @@ def _is_part(source: str) -> bool:
 
 
 def _hold(volume: str, path: str, target: str, name: str) -> None:
-    """Mount a part of a volume, or a folder of the machine, at a place of its own."""
+    """Bind-mount a subPath, or a directory of the machine, at a target in the run's directory."""
     top, real = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real != top and not real.startswith(f"{top}/"):
         raise ValueError(f"{name} leads out of its volume")
@@ -92,24 +90,24 @@ _SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class Launched(NamedTuple):
-    """A child that becomes a command, and the files to read from it."""
+    """The forked child that becomes a command, and the files that connect the shim with it."""
 
     pid: int
-    #: The command's outputs by their names in the log. A terminal has one.
+    #: The command's outputs by their names in the log; a terminal has one.
     outputs: Mapping[str, int]
-    #: What is told of the command, as lines of JSON.
+    #: The status of the command, as JSON lines.
     status: int
-    #: Where it is told that it may start; None where it does not wait for that.
+    #: The pipe that lets the command start; None if the command does not wait.
     starts: int | None
-    #: What keeps the pipe open that the command reads; None where there is none.
+    #: Keeps the command's input pipe open; None if there is no pipe.
     stdin: int | None
-    #: What keeps the files of its image, as long as it is open; None where they are nobody's to remove.
+    #: Protects the unpacked image from removal while open; None for other images.
     image: int | None
 
     def let_start(self, child: int, processes: int) -> None:
-        """Bound the number of a container's processes where no control group does, and let its command start.
+        """Limit the number of processes if no control group does, and let the command start.
 
-        Linux counts the processes of a user by user namespace, so those of a container that has its own.
+        Linux counts a user's processes per user namespace, so the limit applies to a container that has its own.
         """
         if self.starts is not None:
             most = processes + cgroups.OWN_PROCESSES
@@ -119,7 +117,7 @@ class Launched(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """The child's ends of what connects it with its keeper."""
+    """The child's ends of its pipes or terminal."""
 
     stdin: int
     stdout: int
@@ -129,7 +127,7 @@ class _Ends(NamedTuple):
 
 
 def launch(run: Run, features: Features, group: Group) -> Launched:
-    """Fork what becomes the command of a run. OSError where something cannot be made ready."""
+    """Fork the process that becomes the command of a run. OSError if the preparation fails."""
     unpacked = run.spec["image"].get("unpacked")
     image = rootfs_store.use(run.node, unpacked) if unpacked else None
     _make_places(run)
@@ -156,35 +154,35 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
 
 
 def pods_group(run: Run) -> Group:
-    """The control group of a run, in that of its pod; empty where there is none."""
+    """Return the control group of a run, below the one of its pod; empty without control groups."""
     pod = _of_sandbox(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
 
 
 def is_contained(run: Run) -> bool:
-    """Whether a container is the engine's."""
+    """Whether a container engine runs the container."""
     return images.is_run_by_engine(run.spec["image"])
 
 
 def is_wrapped(run: Run, features: Features) -> bool:
-    """Whether bubblewrap is around a container."""
+    """Whether the container runs in bubblewrap."""
     return features.bubblewrap is not None and not is_contained(run)
 
 
 def forget(run: Run, features: Features) -> None:
-    """Have the engine forget a container whose warden could not see to that."""
+    """Remove the container from the engine if its warden was killed."""
     if is_contained(run) and features.runner:
         features.runner.forget(features.runner.name(run.path))
 
 
 def has_started(outer: int, child: int) -> bool:
-    """Whether the command has taken the place of bubblewrap, below the first process of the container."""
+    """Whether the command has replaced bubblewrap below the container's first process."""
     told = _command_line(outer)
     return any(_command_line(pid) not in {b"", told} for pid in stop.children(child)[:1])
 
 
 def container(run: Run, features: Features, pid: int, group: Group) -> Container:
-    """A container that runs, for those who enter it or reach it."""
+    """Return a running container, as needed to enter or reach it."""
     sandbox = _of_sandbox(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
@@ -204,9 +202,9 @@ def container(run: Run, features: Features, pid: int, group: Group) -> Container
 
 
 def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
-    """As whom a command is to run that enters a container: uid, gid, groups; None where who enters is he."""
+    """Return uid, gid and groups for a command that enters the container; None if entering already sets them."""
     if is_contained(run):
-        with suppress(OSError, KeyError):  # it may be over
+        with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
         return None
     user = None if is_enclosed else _ids(run)
@@ -214,7 +212,7 @@ def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
 
 
 def variables(run: Run, pid: int) -> dict[str, str]:
-    """All the variables of a container that runs; the engine, and its image, have set some."""
+    """Return all environment variables of a running container, including those set by the engine and the image."""
     told = b""
     if is_contained(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
@@ -224,7 +222,7 @@ def variables(run: Run, pid: int) -> dict[str, str]:
 
 
 def environment(run: Run) -> dict[str, str]:
-    """All the variables of a container: its own before those of its image. ValueError where its user is unknown."""
+    """Return all environment variables; the container's override the image's. ValueError if its user is unknown."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     named |= {"TERM": "xterm"} if run.spec["tty"] else {}
@@ -239,26 +237,26 @@ def environment(run: Run) -> dict[str, str]:
 
 
 def _account(run: Run) -> users.Account:
-    """Who runs a container of an unpacked image, as that knows him."""
+    """Return the account that runs a container of an unpacked image, from the image's passwd and group files."""
     told = rootfs_store.told_of(run.node, run.spec["image"]["unpacked"])
     return users.account(run.spec["user"] or "", told.get("passwd") or "", told.get("group") or "")
 
 
 def _make_places(run: Run) -> None:
-    """What the container has for itself: a root to write to, a file for its last words, a pipe to be written to."""
+    """Create the run's own files: writable directories, the termination-message file and the input pipe."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
         os.chmod(f"root/{name}", mode, dir_fd=run.folder)
     last = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
-    os.fchmod(last, 0o666)  # whoever the container's user is
+    os.fchmod(last, 0o666)  # writable for any user of the container
     os.close(last)
     if run.spec["stdin"]:
         os.mkfifo("stdin", 0o600, dir_fd=run.folder)
 
 
 def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
-    """Pipes, or a terminal, between the keeper and its child."""
+    """Open the pipes or the terminal between the shim and its child."""
     status, telling = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         keeper, terminal = os.openpty()
@@ -267,13 +265,13 @@ def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
     outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
     stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
     os.set_blocking(stdin, True)
-    if run.spec["stdin"]:  # a pipe has no end as long as somebody holds it: nobody may have attached to it yet
+    if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
         outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
     return outputs, _Ends(stdin, stdout[1], stderr[1], telling, None)
 
 
 def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
-    """Become what runs the command of a run: bubblewrap, or a warden with a plain process. Failures are told."""
+    """Become the process that runs the command: bubblewrap, or a warden. Failures are reported on the status pipe."""
     try:
         run.release()
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
@@ -294,7 +292,7 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
 
 
 def give_streams(run: Run, features: Features, files: Sequence[int]) -> None:
-    """Let the user of a pod open its standard files again by /dev/stdout and the like, as runc does."""
+    """Allow the pod's user to reopen its standard files through /dev/stdout and the like, as runc does."""
     if features.maps_users and is_wrapped(run, features):
         owner = id_of(run.path.split("/")[1])
         for file in files:
@@ -303,14 +301,14 @@ def give_streams(run: Run, features: Features, files: Sequence[int]) -> None:
 
 
 def bound(limits: Mapping[str, Any], group: Group) -> None:
-    """Enter the control group. Without one, each process may have so much data as all of them should."""
+    """Join the control group. Without a memory controller, limit the data segment of each process instead."""
     cgroups.join(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
 def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
-    """Become bubblewrap. It is opened before the pod's files are all that this process reaches."""
+    """Execute bubblewrap, which is opened before this process loses access to the machine's files."""
     executable = os.open(program, os.O_RDONLY)
     variables, user, rules = environment(run), _user(run), filter_of(run, features)
     is_plugged = features.network is not None and run.spec["network"] == "pod"
@@ -333,7 +331,7 @@ def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
 
 
 def _file_with(content: bytes, name: str) -> int:
-    """Return a file in memory that a program reads which is executed."""
+    """Return a memory file that an executed program can read."""
     file = os.memfd_create(name, 0)
     os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
@@ -341,7 +339,7 @@ def _file_with(content: bytes, name: str) -> int:
 
 
 def filter_of(run: Run, features: Features) -> bytes | None:
-    """Return the filter of a container's system calls; None if it has none. ValueError if it cannot be made."""
+    """Return the seccomp program of a container; None if it has none. ValueError if it cannot be created."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.filters:
         if profile.get("type") == "Localhost":
@@ -366,7 +364,7 @@ _Seen: TypeAlias = tuple[dict[str, Any], bubblewrap.View, bubblewrap.Places]
 
 
 def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
-    """Return what the container sees of this machine where its files belong to the user that runs the node."""
+    """Return the container's view of this machine, when its files belong to the user that runs the node."""
     places = _places(run)
     spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
     root = images.root(spec["image"], places.node)
@@ -375,10 +373,7 @@ def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
 
 
 def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
-    """Return the same where files belong to the pod's own user; this process becomes that user.
-
-    `keeper` is the process of the pod's sandbox, which holds the pod's user namespace open.
-    """
+    """Return the same when files belong to the pod's own user; this process becomes that user."""
     places = _places(run)
     mounts = hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
     pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
@@ -395,18 +390,18 @@ def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
 
 
 def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
-    """Copy what is mounted; return where the pod's user sees it."""
+    """Copy a mount source for the pod's user; return the path of the copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
     return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _contained(run: Run, features: Features, group: Group) -> engine_container.Contained:
-    """What the engine is to run. This process sees the pod's volumes from then on. ValueError where it cannot be."""
+    """Return the engine container to run, and enter the pod's namespaces. ValueError without an engine."""
     engine, places = features.runner, _places(run)
     if engine is None:
-        raise ValueError("the container engine that was here is not, or does not work any more")
-    keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine sets the name that it sees itself
+        raise ValueError("the container engine is no longer available on this node")
+    keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
     connected = engines.Places(places.sandbox, places.run, keeper, run.path)
     variables = engines.variables(run.spec["environment"])
@@ -417,7 +412,7 @@ def _contained(run: Run, features: Features, group: Group) -> engine_container.C
 def _view(
     spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]
 ) -> tuple[dict[str, Any], bubblewrap.View]:
-    """What the container is to see of this machine, a root filesystem or some of its folders; and the spec for that."""
+    """Return the spec and the container's view: a root filesystem, or some directories of this machine."""
     own = f"{places.run}/root"
     if root:
         _check_root(root)
@@ -432,14 +427,14 @@ def _view(
 
 
 def _check_root(root: str) -> None:
-    """See that an image leaves the places alone at which every container has something of its own. ValueError else."""
+    """Raise ValueError if an image has a link at a place where every container gets its own mount."""
     for name in ("proc", "sys", "dev"):
         if os.path.islink(f"{root}/{name}"):
             raise ValueError(f"/{name} of the image is a link: nothing can be mounted there")
 
 
 def _enter_pod(run: Run, namespaces: int) -> int:
-    """Enter what the pod's containers share; the process that holds it. ValueError where its sandbox is not there."""
+    """Enter the namespaces of the pod's sandbox; return its process. ValueError if the sandbox does not run."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
         keeper = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
@@ -460,7 +455,7 @@ def _plain_command(run: Run) -> process_container.Command:
 
 
 def _user(run: Run) -> Mapping[str, int] | None:
-    """Who runs a container as it looks from inside; None: who runs the node, or root in his place."""
+    """Return the container's user as seen from inside; None for the user that runs the node (root inside)."""
     if "unpacked" not in run.spec["image"]:
         named: Mapping[str, int] | None = run.spec["user"]
         return named
@@ -474,7 +469,7 @@ def _ids(run: Run) -> tuple[int, int] | None:
 
 
 def _of_sandbox(run: Run, name: str) -> dict[str, Any]:
-    """What a file of the pod's sandbox holds."""
+    """Return the content of a JSON file of the pod's sandbox; empty if it cannot be read."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
         try:

@@ -1,4 +1,4 @@
-"""Calls of Linux that Python 3.11 has no name for."""
+"""Linux system calls that Python 3.11 does not wrap."""
 
 import ctypes
 import errno
@@ -31,7 +31,7 @@ _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 _JOIN_SESSION_KEYRING = 1
 
-#: The numbers of these calls are the same on all processors.
+#: These calls have the same numbers on all processors.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE = 1
@@ -55,12 +55,12 @@ class _FilterProgram(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Be the one to whom children fall whose parents below this process have ended."""
+    """Become a subreaper: adopt descendants whose parents have ended."""
     _checked(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def die_with_parent(number: int) -> None:
-    """Be sent the signal when the process that forked this one ends."""
+    """Have the kernel send this signal when the parent process ends."""
     _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
 
 
@@ -70,7 +70,7 @@ def unshare(namespaces: int) -> None:
 
 
 def enter(file: int, namespaces: int) -> None:
-    """Enter a namespace that is held open, or those of a process that `os.pidfd_open` has opened."""
+    """Enter a namespace given as an open file, or those of a process opened by `os.pidfd_open`."""
     _checked(_LIBC.setns(file, namespaces))
 
 
@@ -80,20 +80,20 @@ def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or a folder at another place too, with all that is mounted in it."""
+    """Bind-mount a file or directory, with nested mounts."""
     mount(source, target, "none", flags=_MS_BIND | _MS_REC)
 
 
 def clone_mount(source: str) -> int:
-    """Return a copy of what is mounted at a path, with all that is mounted in it, as a file. It is attached nowhere."""
+    """Return a detached copy of the mount at a path, with nested mounts, as an open file."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _checked(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
 def map_owners(mount: int, user_namespace: int) -> None:
-    """Show the files of a mount that is attached nowhere with the owners that a user namespace maps theirs to.
+    """Map the owners of a detached mount's files through a user namespace (id-mapped mount).
 
-    OSError if its filesystem cannot do that (mount_setattr(2), MOUNT_ATTR_IDMAP).
+    OSError if its filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes))))
@@ -105,40 +105,40 @@ def attach_mount(mount: int, target: str) -> None:
 
 
 def attach_mount_at(mount: int, place: int) -> None:
-    """Attach a mount at a place that is held open."""
+    """Attach a mount at an open mount point."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
     _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", place, b"", flags))
 
 
 def make_read_only(mount: int) -> None:
-    """Make a mount that is attached nowhere read-only, and all that is mounted in it."""
+    """Make a detached mount read-only, with nested mounts."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     flags = _AT_EMPTY_PATH | _AT_RECURSIVE
     _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def enter_folder(path: str) -> None:
-    """Have a folder as the working directory. OSError where it is none that this process sees below its root.
+    """Change the working directory. OSError if it is not reachable from this process's root.
 
-    A link of /proc to an open file leads to folders of the machine, from wherever it is followed.
+    A /proc link to an open file may lead to directories of the machine outside of that root.
     """
     os.chdir(path)
     os.getcwd()
 
 
 def keep_mounts_to_oneself() -> None:
-    """Let what is mounted from now on be seen in this mount namespace alone."""
+    """Make later mounts private to this mount namespace."""
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
 
 def let_anybody_serve_any_port() -> None:
-    """Let processes without privileges serve low ports in this network namespace, as containerd does for pods."""
+    """Allow unprivileged processes to bind low ports in this network namespace, as containerd does for pods."""
     with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w", encoding="utf-8") as file:
         file.write("0")
 
 
 def become_root_of_a_user_namespace(made: int | None) -> None:
-    """Enter a user namespace, one that is held open or a new one, and be root there: outside still who one was."""
+    """Enter a user namespace (an open one, or a new one if None) and become root in it, mapped to the current user."""
     user, group = os.geteuid(), os.getegid()
     if made is not None:
         enter(made, NEWUSER)
@@ -152,7 +152,7 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
 
 
 def make_user_namespace(uids: str, gids: str) -> int:
-    """Return a new user namespace, held open, with these lines in its uid_map and gid_map. Root alone may do that."""
+    """Return a new user namespace, held open, with these lines in its uid_map and gid_map. Requires root."""
     ready, tells = os.pipe2(os.O_CLOEXEC)
     waits, ends = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -179,8 +179,8 @@ def make_user_namespace(uids: str, gids: str) -> int:
 
 
 def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
-    """Enter a user namespace that is held open, and become one of its users, who is in no other groups."""
-    with suppress(PermissionError):  # an ordinary user's namespace forbids it, and has no other groups
+    """Enter an open user namespace, and become one of its users, without supplementary groups."""
+    with suppress(PermissionError):  # an unprivileged user's namespace forbids it, and has no other groups
         os.setgroups([])
     enter(user_namespace, NEWUSER)
     os.setresgid(gid, gid, gid)
@@ -188,7 +188,7 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Have a session keyring of one's own, without the keys of the one before. Kernels without keyrings have none."""
+    """Join a new, empty session keyring. Does nothing if the kernel has no keyrings."""
     processor = seccomp.processor()
     if processor is not None and _LIBC.syscall(processor.numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
         failure = ctypes.get_errno()
@@ -197,31 +197,31 @@ def leave_session_keyring() -> None:
 
 
 def own_terminal(file: int) -> None:
-    """Lead a session whose terminal that is: so its keys send signals, and a shell can control jobs."""
+    """Become a session leader with this controlling terminal, for signals from its keys and job control."""
     os.setsid()
     fcntl.ioctl(file, termios.TIOCSCTTY, 0)
 
 
 def drop_privileges() -> None:
-    """Have no capabilities, and get none by executing anything."""
+    """Drop all capabilities, and gain none by executing programs."""
     _checked(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _checked(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
 
 
 def hide() -> None:
-    """Let no other process without privileges trace this one or open its files by /proc, until it executes another."""
+    """Forbid unprivileged processes to trace this one or open its files through /proc, until execve."""
     _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def filter_calls(program: bytes) -> None:
-    """Have Linux run a program before each system call from now on (seccomp(2)). It cannot be taken back."""
+    """Install a seccomp program that Linux runs before each system call (seccomp(2)). It cannot be removed."""
     steps = ctypes.create_string_buffer(program, len(program))
     head = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(steps))
     _checked(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(head), 0, 0))
 
 
 def default_signals() -> None:
-    """Let signals do again what they do by default, before another program takes the place of this one."""
+    """Restore the default signal handlers before executing another program."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

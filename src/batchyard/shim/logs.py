@@ -1,8 +1,8 @@
-"""The log of a run, in the format of CRI, in a bounded number of bounded files.
+"""Container log in CRI format, with rotation.
 
-Each line is `time stream tag text`, the tag F, or P for a part of a longer line: as containerd writes it
-(internal/cri/io/logger.go), which splits at 16 KiB, drops a carriage return before a newline, and tags with P what an
-end left without a newline.
+Each line is `time stream tag text`. The tag is F, or P for a part of a longer line. As in containerd
+(internal/cri/io/logger.go), lines are split at 16 KiB and a carriage return before a newline is dropped. A last line
+without a newline is tagged P.
 """
 
 import os
@@ -13,7 +13,7 @@ _LINE_BYTES = 16 * 1024
 
 
 class Log:
-    """The files of one run's log: `name` is written, and is renamed to `name.1` when it is full."""
+    """The log files of one run: `name` is written, and is renamed to `name.1` when it is full."""
 
     def __init__(self, folder: int, name: str, bytes_max: int, files_max: int) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class Log:
         self._size = os.fstat(self._file).st_size
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines. What finds no room on the disk is lost: a container never waits for its log."""
+        """Append whole lines. Lines that do not fit on the disk are lost: a container never blocks on its log."""
         while lines:
             room = self._bytes_max - self._size
             fitting = len(lines) if len(lines) <= room else lines.rfind(b"\n", 0, max(room, 0)) + 1
@@ -46,26 +46,26 @@ class Log:
             os.ftruncate(self._file, self._size)
 
     def take_back(self) -> bytes:
-        """Take back what was written; its texts."""
+        """Truncate the log; return the texts that were in it."""
         texts = self.tail(1000, 1 << 16)
         os.ftruncate(self._file, 0)
         self._size = 0
         return texts
 
     def tail(self, lines: int, size: int) -> bytes:
-        """The texts of the last so many lines, at most so many bytes of them: what a kubelet takes for a message."""
+        """Return the last `lines` lines, at most `size` bytes, which the kubelet uses as termination message."""
         last = os.pread(self._file, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
         return b"".join(map(_text, last.splitlines(keepends=True)[-lines:]))[-size:]
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the log file."""
         os.close(self._file)
 
     def _opened(self) -> int:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
     def _rotate(self) -> None:
-        """Name each file one older; the oldest gives way. Where that cannot be, the newest is begun again."""
+        """Rotate the files and drop the oldest. If that fails, truncate the current file."""
         try:
             for age in range(self._files_max - 1, 0, -1):
                 self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
@@ -85,7 +85,7 @@ class Log:
 
 
 class Stream:
-    """One of the outputs of a run: bytes in, lines of the log out."""
+    """One output of a run: splits its bytes into log lines."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
@@ -93,7 +93,7 @@ class Stream:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what the run wrote, at most 16 KiB at once."""
+        """Write output of the run, at most 16 KiB at once, to the log."""
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
         lines = []
         if newline:
@@ -112,7 +112,7 @@ class Stream:
             self._log.write(b"".join(lines))
 
     def end(self) -> None:
-        """Write what has no newline yet."""
+        """Write the last line if it has no newline."""
         if self._rest:
             self._log.write(self._line(b"P", self._rest))
             self._rest = b""
@@ -122,12 +122,12 @@ class Stream:
 
 
 def _stamp() -> bytes:
-    """The instant as RFC3339 with nanoseconds."""
+    """The current time as RFC 3339 with nanoseconds."""
     return clock.text(clock.now()).encode()
 
 
 def _text(line: bytes) -> bytes:
-    """The text of a line of a log: what a part of a line is continued by follows at once."""
+    """Return the text of a log line; a partial line (tag P) has no newline, since its continuation follows."""
     _, _, rest = line.partition(b" ")
     _, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")

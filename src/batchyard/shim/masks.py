@@ -1,4 +1,4 @@
-"""The paths of /proc and /sys that containers may not see or change, as container runtimes mask them.
+"""Masked and read-only paths of /proc and /sys, as in container runtimes.
 
 Sources: github.com/moby/moby (daemon/pkg/oci, defaults.go); github.com/containerd/containerd (pkg/oci, spec.go).
 """
@@ -11,9 +11,9 @@ from typing import Final
 
 from batchyard.shim import linux
 
-#: The folder with what stands for them, in the node's folder: an empty folder and an empty file.
+#: The directory in the node directory with the masks: an empty directory and an empty file.
 FOLDER: Final = "masks"
-#: Their contents are hidden.
+#: Paths whose contents are hidden.
 MASKED: Final = (
     "/proc/acpi",
     "/proc/asound",
@@ -35,13 +35,13 @@ READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sy
 
 
 def make(node: str) -> None:
-    """Make the empty folder and the empty file in a node's folder."""
+    """Create the empty directory and the empty file in a node directory."""
     os.makedirs(f"{node}/{FOLDER}/folder", exist_ok=True)
     os.close(os.open(f"{node}/{FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
 def options_for_proc(place: str) -> Iterator[str]:
-    """Yield bubblewrap's options that mask paths of a container's /proc. `place` is where the empty ones are."""
+    """Yield bubblewrap's options that mask paths of a container's /proc. `place` is the directory of the masks."""
     for path in READ_ONLY:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
@@ -51,7 +51,7 @@ def options_for_proc(place: str) -> Iterator[str]:
 
 
 def hide_in_sys(place: str) -> None:
-    """Mask paths of /sys in this mount namespace. A path that cannot be masked here stays as it is: it is read-only."""
+    """Mask paths of /sys in this mount namespace. A path that cannot be masked stays visible, read-only."""
     for pattern in _MASKED_OF_SYS:
         for path in glob.glob(pattern):
             with suppress(OSError):

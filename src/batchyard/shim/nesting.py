@@ -1,8 +1,8 @@
-"""Volumes that are mounted within other volumes of a container: attached here, before bubblewrap starts.
+"""Nested volume mounts: attached here, before bubblewrap starts.
 
-bubblewrap reaches each place of a mount by its path, while all of the machine's files are still to be seen: it would
-follow a link that a container put into the outer volume, out of the container. Here the places in a volume are reached
-from the volume, by steps that follow no link, with the rights of the pod's user.
+bubblewrap resolves mount points by path while all of the machine's files are still visible. A link that a container
+created in the outer volume would lead it out of the container. Here mount points in a volume are reached from the
+volume's root by steps that follow no links, with the rights of the pod's user.
 """
 
 import errno
@@ -19,7 +19,7 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
 class _Row(NamedTuple):
-    """Something that is mounted, and where."""
+    """A mount: its source, mount point and mode."""
 
     source: str
     place: str
@@ -27,7 +27,7 @@ class _Row(NamedTuple):
 
 
 class _Tree:
-    """The mounts of a container, the outer ones first. The root of each is held open once something lies in it."""
+    """The mounts of a container, outer ones first, with an open root for each mount that contains others."""
 
     def __init__(self, rows: list[_Row], own: str) -> None:
         self._rows = rows
@@ -37,23 +37,23 @@ class _Tree:
         self._stages: dict[int, str] = {}
 
     def enclosing(self, place: str, before: int | None = None) -> int | None:
-        """The innermost mount that a place lies in, of the first so many."""
+        """Return the innermost mount that contains a place, among the first `before` mounts."""
         found = [number for number, row in enumerate(self._rows[:before]) if images.is_within(place, row.place)]
         return found[-1] if found else None
 
     def attach(self) -> None:
-        """Attach the mounts that lie in others."""
+        """Attach the mounts that lie in other mounts."""
         for number, outer in enumerate(self._outer):
             if outer is not None:
                 self._attach(number, outer)
 
     def make_folder(self, place: str, outer: int) -> None:
-        """Make a folder in a mount if that can be done; a container is told if its working directory is not there."""
+        """Create the working directory in a mount if possible; if not, the command's start reports it as missing."""
         with suppress(OSError):
             os.close(straight.made(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
 
     def outermost(self) -> list[dict[str, Any]]:
-        """The mounts that are left for bubblewrap. What is attached in them comes with them, read-only or not."""
+        """Return the outermost mounts, for bubblewrap. Mounts attached in them are included, read-only or not."""
         return [
             {"source": self._stages[number], "target": row.place, "readOnly": False}
             if number in self._stages
@@ -66,7 +66,7 @@ class _Tree:
         return place.removeprefix(self._rows[outer].place)
 
     def _hold(self, number: int) -> int:
-        """Hold the root of a mount open; an outermost one gets a place of its own in the run's folder."""
+        """Open the root of a mount; an outermost mount gets its own place in the run's directory."""
         if number not in self._held:
             if not self._held:
                 unpacking.leave_mount_namespace()
@@ -101,15 +101,15 @@ class _Tree:
 
 
 def normal(path: str) -> str:
-    """An absolute path in its shortest form."""
+    """Normalize an absolute path."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) -> dict[str, Any]:
-    """The spec with the outermost mounts alone, at places without links; what lies within them is attached.
+    """Return the spec with only the outermost mounts, at places without links; nested mounts are attached.
 
-    `place_of` tells where a path of the container is to be mounted, `run` is the run's folder. ValueError where
-    something is not to be mounted at.
+    `place_of` returns the mount point of a path in the container, `run` is the run's directory. ValueError if a mount
+    point is not allowed.
     """
     rows = [_Row(mount["source"], place_of(normal(mount["target"])), mount["readOnly"]) for mount in spec["mounts"]]
     for row in rows:
@@ -131,7 +131,7 @@ def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) ->
 
 
 def _check(place: str) -> None:
-    """In the words of runc. Links of /proc lead out of the container until bubblewrap is done."""
+    """Raise ValueError with runc's message. Links of /proc lead out of the container until bubblewrap is done."""
     if place == "/":
         raise ValueError("a mount at / would hide the container's own files")
     if images.is_within(place, "/proc"):

@@ -1,4 +1,4 @@
-"""A pod's place in the network: a namespace of its own, and a cable to the bridge that all pods share."""
+"""Pod networking: a network namespace per pod, connected by a veth pair to the bridge of all pods."""
 
 import os
 import signal
@@ -12,8 +12,7 @@ from batchyard.shim import linux, state_dir
 from batchyard.shim.event_loop import Loop
 
 # --- netlink ---
-#
-# Network links, addresses and routes, made by asking Linux itself (rtnetlink(7)): no program is started for them.
+# Network links, addresses and routes, configured through rtnetlink(7) without starting a program.
 
 
 _ACK, _CREATE, _EXCL, _REQUEST = 0x4, 0x400, 0x200, 0x1
@@ -28,28 +27,28 @@ _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 
 
 class Netlink:
-    """A way to ask for changes in the network namespace in which it was made, wherever the process is by then."""
+    """A rtnetlink socket, bound to the network namespace in which it was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the socket."""
         self._socket.close()
 
     def make_bridge(self, name: str) -> None:
-        """A bridge, which is up."""
+        """Create a bridge and set it up."""
         kind = _attribute(_LINKINFO, _attribute(_KIND, b"bridge"))
         self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + kind)
 
     def make_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """A cable: one end here, the other in the network namespace that is held open."""
+        """Create a veth pair with its peer in another network namespace, given as an open file."""
         other = _link() + _text(_NAME, peer) + _number(_NAMESPACE, peer_namespace)
         pair = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_PEER, other))
         self._ask(_NEWLINK, _CREATE | _EXCL, _link(up=True) + _text(_NAME, name) + _attribute(_LINKINFO, pair))
 
     def plug(self, name: str, bridge: str) -> None:
-        """Plug a link into a bridge, and set it up."""
+        """Attach a link to a bridge, and set it up."""
         master = _number(_MASTER, self.index(bridge))
         self._ask(_NEWLINK, 0, _link(up=True) + _text(_NAME, name) + master)
 
@@ -62,7 +61,7 @@ class Netlink:
         self._ask(_DELLINK, 0, _link() + _text(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
-        """Give a link an address, such as `10.77.0.5/16`. FileExistsError where it has it."""
+        """Add an address to a link, such as `10.77.0.5/16`. FileExistsError if the link has it."""
         number, _, length = address.partition("/")
         packed = socket.inet_aton(number)
         head = struct.pack("=BBBBI", socket.AF_INET, int(length), 0, 0, self.index(name))
@@ -70,18 +69,18 @@ class Netlink:
         self._ask(_NEWADDR, _CREATE | _EXCL, body)
 
     def route_by(self, gateway: str, name: str) -> None:
-        """Send what is for nobody near by to a gateway."""
+        """Add a default route by a gateway."""
         head = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
         body = head + _attribute(_GATEWAY, socket.inet_aton(gateway)) + _number(_OUTPUT, self.index(name))
         self._ask(_NEWROUTE, _CREATE | _EXCL, body)
 
     def index(self, name: str) -> int:
-        """The number of a link."""
+        """Return the interface index of a link."""
         answer = self._ask(_GETLINK, 0, _link() + _text(_NAME, name))
         return int(struct.unpack_from("=4xi", answer)[0])
 
     def _ask(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send a request; its answer, empty where it is only acknowledged. OSError where it is refused."""
+        """Send a request; return the response, empty for an acknowledgement. OSError if it is rejected."""
         acknowledged = 0 if kind == _GETLINK else _ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | acknowledged | flags, 1, 0) + body)
         answer = self._socket.recv(65536)
@@ -95,7 +94,7 @@ class Netlink:
 
 
 def _link(up: bool = False) -> bytes:
-    """The head of a message about a link that is named by an attribute."""
+    """Return the header of a message about a link that an attribute names."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _UP if up else 0, _UP if up else 0)
 
 
@@ -112,14 +111,13 @@ def _number(kind: int, value: int) -> bytes:
 
 
 # --- switch ---
+# The switch: a process that holds the network of the pods, a bridge in its own network namespace.
 #
-# The switch: a process that holds the network of the pods, a bridge in a network namespace of its own.
-#
-# It holds the spawner's user namespace too, where there is one. It outlives the spawner, so that the next one finds the
-# pods of the last. Whoever connects to its socket, `switch` in the node's folder, is sent one message: `ok` or why
-# there
-# is no network, with files of the user namespace and the network namespace. Then he may ask for sockets in the pods'
-# network, by `tcp` or `udp`, and is sent one each time. The switch ends when nobody is connected any more.
+# It also holds the spawner's user namespace, if there is one. It outlives the spawner, so that the next spawner finds
+# the existing pods. A client connects to the socket `switch` in the node directory and receives one message. It is
+# `ok`, or why pods have no network, with files of the user namespace and the network namespace. The client may then
+# request sockets in the pods' network with `tcp` or `udp`, and receives one for each request. The switch ends when its
+# last client disconnects.
 
 
 BRIDGE = "pods"
@@ -127,17 +125,17 @@ _KINDS = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
 class Held(NamedTuple):
-    """What the switch hands out. As long as the connection is open, by whomever, the switch stays."""
+    """The namespaces that the switch hands out. The switch stays while any process has the connection open."""
 
     connection: socket.socket
     user_namespace: int
-    #: None where there is no network for pods: `failure` says why.
+    #: None if pods have no network: `failure` says why.
     network: int | None
     failure: str
 
 
 def find(node: int) -> Held | None:
-    """The switch that is at work in a node's folder."""
+    """Connect to the running switch of a node directory; None if none runs."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.address(node, "switch"))
@@ -152,7 +150,7 @@ def find(node: int) -> Held | None:
 
 
 def start(node: int) -> Held | None:
-    """A new switch, in the user namespace of this process."""
+    """Start a switch in the user namespace of this process."""
     state_dir.remove(node, "switch")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(state_dir.address(node, "switch"))
@@ -164,7 +162,7 @@ def start(node: int) -> Held | None:
 
 
 def _be(listening: socket.socket) -> NoReturn:
-    """Be the switch until nobody is connected."""
+    """Run the switch until its last client disconnects."""
     try:
         os.setsid()
         os.closerange(3, listening.fileno())
@@ -199,7 +197,7 @@ class _Switch:
         self._loop.when_readable(connection.fileno(), partial(self._answer, connection))
 
     def _answer(self, connection: socket.socket) -> None:
-        """Hand out a socket, or note that somebody has gone."""
+        """Send a socket to the client, or handle its disconnection."""
         try:
             asked = connection.recv(16)
             if asked in _KINDS:
@@ -216,7 +214,7 @@ class _Switch:
 
 
 def _make_network() -> bytes:
-    """Make the network that pods are plugged into; what to say of it."""
+    """Create the network namespace and bridge of the pods; return the greeting for clients."""
     try:
         linux.unshare(linux.NEWNET)
         network = Netlink()
@@ -232,7 +230,7 @@ _LINK = "eth0"
 
 
 def enter_new(spec: dict[str, Any], network: int) -> None:
-    """Enter a new network namespace, plugged into the network that is held open, with the address of the spec."""
+    """Enter a new network namespace with the spec's address, connected to `network` (an open namespace)."""
     linux.enter(network, linux.NEWNET)
     outside = Netlink()
     linux.unshare(linux.NEWNET)
@@ -250,7 +248,7 @@ def enter_new(spec: dict[str, Any], network: int) -> None:
 
 
 def _plug(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
-    """Lay the cable. One that a pod of the same address has left goes first: Linux takes its time to clean up."""
+    """Create the veth pair, after removing one that a former pod with the same address has left."""
     try:
         inside.make_pair(_LINK, peer, network)
     except FileExistsError:

@@ -1,7 +1,7 @@
-"""One attempt at a handler of a container: what its probes ask, what its hooks do.
+"""Probe and hook attempts: exec, httpGet, tcpSocket, grpc and sleep handlers.
 
-It happens in a child of the keeper that may wait as long as it takes. The words are those of a kubelet (pkg/probe,
-pkg/kubelet/lifecycle, the CRI client) and of Go's network, which a kubelet passes on.
+Each attempt runs in a child of the shim, which may block. The messages are those of the kubelet (pkg/probe,
+pkg/kubelet/lifecycle, the CRI client) and of Go's net packages, which the kubelet passes on.
 """
 
 import errno
@@ -23,11 +23,10 @@ from batchyard.shim.event_loop import Loop
 from batchyard.shim.run import Run
 
 # --- grpc health ---
+# gRPC health check: the one request of grpc.health.v1.Health, over HTTP/2 (RFC 9113).
 #
-# Asking a server for its health by gRPC: the one request of grpc.health.v1.Health, over HTTP/2 (RFC 9113).
-#
-# Only the answer's message is read. What a server tells in compressed headers is not: an answer without a message is a
-# failure, whatever its reason.
+# Only the message of the response is read, not its compressed headers. A response without a message is a failure,
+# regardless of its status.
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -39,11 +38,11 @@ SERVING = _STATUSES[1]
 
 
 class NoAnswerError(OSError):
-    """The server has ended the request without a message."""
+    """The server ended the request without a message."""
 
 
 def check(connection: socket.socket, authority: str, service: str, agent: str) -> str:
-    """The status of a service, of the whole server where it has no name. NoAnswerError, TimeoutError, OSError."""
+    """Return the health status of a service, '' for the server. NoAnswerError, TimeoutError, OSError."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -62,7 +61,7 @@ def check(connection: socket.socket, authority: str, service: str, agent: str) -
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """The message of the answer."""
+    """Read frames until the response message is complete; return the message."""
     body = b""
     while True:
         length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _exactly(connection, 9))
@@ -79,7 +78,7 @@ def _answer(connection: socket.socket) -> bytes:
 
 
 def _status(message: bytes) -> str:
-    """The field `status` of a HealthCheckResponse."""
+    """Return the field `status` of a HealthCheckResponse."""
     number = message[1] if message[:1] == b"\x08" else 0
     return _STATUSES[number] if number < len(_STATUSES) else str(number)
 
@@ -103,7 +102,7 @@ def _message(message: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A text as HPACK has it, not compressed."""
+    """Encode a string for HPACK, uncompressed."""
     data = value.encode()
     if len(data) < 127:
         return bytes([len(data)]) + data
@@ -126,14 +125,14 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class Outcome(NamedTuple):
-    """What came of it, with what it said. `unknown` where it could not be tried."""
+    """The result of an attempt and its output. `unknown` means that the attempt could not be made."""
 
     result: Result
     text: str
 
 
 def attempt(handler: Mapping[str, Any], container: Container, timeout: float | None) -> Outcome:
-    """Try a handler: exec, httpGet, tcpSocket, grpc or sleep. Timeout in seconds, None for ever."""
+    """Run a handler: exec, httpGet, tcpSocket, grpc or sleep. `timeout` is in seconds, None for no limit."""
     if "exec" in handler:
         return _execute(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
@@ -173,7 +172,7 @@ def _connect(host: str, port: int, timeout: float | None) -> Outcome:
 
 
 def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome:
-    """Ask by gRPC. The connection and the answer have one timeout together."""
+    """Check by gRPC. Connection and response share one timeout."""
     end = None if timeout is None else clock.monotonic() + timeout
     place = _joined(host, port)
     try:
@@ -195,7 +194,7 @@ def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome
 
 
 def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outcome:
-    """Ask by HTTP. Redirects on the same host are followed; elsewhere they are a success with a warning."""
+    """Check by HTTP. Redirects to the same host are followed; others are a success with a warning."""
     host, port = action.get("host") or address, int(action["port"])
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
     end = None if timeout is None else clock.monotonic() + timeout
@@ -226,7 +225,7 @@ def _answered(code: int, body: str) -> Outcome:
 def _ask(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
 ) -> tuple[int, dict[str, str], str]:
-    """The status code, headers and body of an answer. TimeoutError, OSError where there is none."""
+    """Return status code, headers and body of a response. TimeoutError, OSError if there is none."""
     default = {"Host": _joined(host, port), "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
     given = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
@@ -253,7 +252,7 @@ def _ask(
 
 
 def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
-    """A connection. The host goes as bytes: for a text Python would load much that only foreign names need."""
+    """Connect to a host. It is passed as bytes, since a str makes Python load the IDNA codec."""
     family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, number)
     try:
@@ -266,7 +265,7 @@ def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
 
 
 def _is_whole(answer: bytes) -> bool:
-    """Whether an answer says how long it is, and all of that is there: a server need not close."""
+    """Whether a response has a known length and is complete: a server need not close the connection."""
     head, found, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -276,7 +275,7 @@ def _is_whole(answer: bytes) -> bool:
 
 
 def _encrypted(plain: socket.socket, host: str) -> socket.socket:
-    """TLS, whoever the server says he is."""
+    """Wrap a connection in TLS without verifying the certificate, as the kubelet does for probes."""
     ssl = import_module("ssl")
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -286,7 +285,7 @@ def _encrypted(plain: socket.socket, host: str) -> socket.socket:
 
 
 def _target(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
-    """Where a redirect leads: scheme, host, port, path."""
+    """Return the target of a redirect: scheme, host, port, path; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
     named, found, rest = location.partition("://")
@@ -322,18 +321,17 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# --- tries ---
-#
-# Tries of a container's handlers, each in a child of its own, so that the keeper goes on meanwhile.
+# --- probe workers ---
+# Attempts in child processes, so that they do not block the shim.
 
 
-#: How much longer than its timeout a try may take to tell that it took too long.
+#: Grace time after its timeout for an attempt to report the timeout itself.
 _SLACK_SECONDS = 5.0
 _LOST = Outcome("unknown", "the attempt was ended")
 
 
 class Tries:
-    """The tries that are under way for one run."""
+    """The running attempts of one run."""
 
     def __init__(self, run: Run, loop: Loop) -> None:
         self._run = run
@@ -347,7 +345,7 @@ class Tries:
         timeout: float | None,
         done: Callable[[Outcome], None],
     ) -> None:
-        """Try a handler; call back with what came of it."""
+        """Start an attempt in a child; call `done` with its outcome."""
         reads, writes = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
@@ -359,12 +357,12 @@ class Tries:
             self._loop.after(timeout + _SLACK_SECONDS, partial(self._kill, reads, child))
 
     def end(self) -> None:
-        """End those that are under way."""
+        """Kill all running attempts."""
         for reads, child in list(self._children.items()):
             self._kill(reads, child)
 
     def _be(self, container: Container, handler: Mapping[str, Any], timeout: float | None, writes: int) -> NoReturn:
-        """In the child: try, and tell."""
+        """In the child: run the handler and report the outcome."""
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.default_signals()

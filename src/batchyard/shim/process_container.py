@@ -1,9 +1,9 @@
-"""A command as a plain process, and the warden who ends with it whatever it left behind.
+"""Container as a plain process, and the warden that kills its remaining processes.
 
-Keeper, warden and command are three generations. The warden adopts the orphans of the command; once the command has
-ended, or the keeper was killed, the warden kills all that is below it. It tells the keeper by lines of JSON on its
-standard output's place, a pipe, in the words of bubblewrap's `--json-status-fd`: `child-pid`, then `exit-code`; or
-`error`, where the command could not be started.
+Shim, warden and command are three generations of processes. The warden adopts orphans of the command (subreaper). When
+the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the shim through a
+pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`. These are `child-pid`, then `exit-code`, or
+`error` if the command could not be started.
 """
 
 import json
@@ -17,23 +17,23 @@ from batchyard.shim import linux, run, stop
 
 
 class Command(NamedTuple):
-    """What is to be executed, and as what."""
+    """A command to execute, its environment, working directory, user and limits."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     folder: str
     user: tuple[int, int] | None = None
     limits: Mapping[int, int] = {}
-    #: Whether its standard input is a terminal that is to be its own.
+    #: Whether its standard input is a terminal, which becomes its controlling terminal.
     has_terminal: bool = False
-    #: How it is said why it could not be started.
+    #: Formats the error message of a command that could not be started.
     start_error: Callable[[str], str] = run.start_error
 
 
 def warden(command: Command, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Be the warden of the command: run it, tell its end on the pipe, leave nothing of it.
+    """Run the command as its warden: report its end on the pipe, and kill all its descendants.
 
-    What a command leaves that is enclosed, in a pid namespace, somebody else ends there.
+    If the command is in its own pid namespace (`is_enclosed`), the kernel or another process kills what it leaves.
     """
     linux.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _abandon())
@@ -56,7 +56,7 @@ def warden(command: Command, status: int, *, is_enclosed: bool = False) -> NoRet
 
 
 def _execute(command: Command, failing: int) -> NoReturn:
-    """Become the command, or say why not."""
+    """Execute the command, or write the reason for the failure to `failing`."""
     try:
         _prepare(command)
     except (OSError, ValueError) as failure:
@@ -86,7 +86,7 @@ def _prepare(command: Command) -> None:
 
 
 def _ended(child: int) -> int:
-    """Reap whatever ends until the command has; its exit code."""
+    """Reap children until the command ends; return its exit code."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -95,6 +95,6 @@ def _ended(child: int) -> int:
 
 
 def _abandon() -> NoReturn:
-    """The keeper is gone: end everything."""
+    """The shim is gone: kill all descendants and exit."""
     stop.kill_all()
     os._exit(1)

@@ -1,9 +1,10 @@
-"""The root filesystems of images that an engine brought: folders of the node, named after the images.
+"""Store of unpacked images: root filesystems in the node directory, one directory per image.
 
-`roots/ID/root` is what containers see, never written to again; `image.json` beside it says what there is to know of it,
-and `lock` is held by whoever uses it. What was not used for longest goes first where there is more than there may be:
-nothing that is used, or was within two minutes, as a kubelet's imageMinimumGCAge. Who unpacks an image holds its lock
-in `pulls`, so that it is done once; what is not finished has another name.
+`roots/ID/root` is the filesystem, read-only once complete. `image.json` beside it holds the image's metadata, and users
+of the image hold `lock`. Garbage collection removes the least recently used images while the store is over its size
+limit. It skips images in use and images used within two minutes (the kubelet's imageMinimumGCAge). A process that
+unpacks an image holds the image's lock in `pulls`, so each image is unpacked once. Incomplete directories have the
+suffix `.new`.
 """
 
 import fcntl
@@ -15,24 +16,24 @@ from typing import Any
 from batchyard.shim import clock, state_dir
 
 FOLDER = "roots"
-#: The folder of locks for what is done once, by one who others wait for.
+#: The directory of locks for pulls and unpacking, which are done once while other processes wait.
 PULLS = "pulls"
 _KEPT_SECONDS = 120
 _NEW, _GONE = ".new", ".gone"
 
 
 def name_of(image: str) -> str:
-    """The name of an image's folder, from its id."""
+    """Return the name of an image's directory, from the image id."""
     return image.removeprefix("sha256:")
 
 
 def place(node: str, name: str) -> str:
-    """Where the root filesystem lies, below the path of a node's folder."""
+    """Return the path of the root filesystem; `node` is the path of the node directory."""
     return f"{node}/{FOLDER}/{name}/root"
 
 
 def has(node: int, name: str) -> bool:
-    """Whether an image is unpacked, which counts as a use."""
+    """Whether an image is unpacked; the call counts as a use."""
     try:
         os.utime(f"{FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:
@@ -41,7 +42,7 @@ def has(node: int, name: str) -> bool:
 
 
 def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: Mapping[str, Any]) -> None:
-    """Have an image unpacked into a folder, and keep it; who calls holds the image's lock. OSError where that fails."""
+    """Unpack an image into the store; the caller holds the image's lock. OSError if unpacking fails."""
     roots = _opened(node)
     new = f"{name}{_NEW}"
     try:
@@ -60,7 +61,7 @@ def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: 
 
 
 def use(node: int, name: str) -> int:
-    """Keep an image from being removed, as long as what is returned is open. OSError where it is not there."""
+    """Protect an image from removal while the returned file is open. OSError if the image was removed."""
     with suppress(FileNotFoundError):
         held = os.open(f"{FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -68,11 +69,11 @@ def use(node: int, name: str) -> int:
         if os.fstat(held).st_nlink:
             return held
         os.close(held)
-    raise OSError("the files of its image were removed meanwhile")
+    raise OSError("the image was removed concurrently")
 
 
 def told_of(node: int, name: str) -> dict[str, Any]:
-    """What there is to know of an unpacked image: `bytes`, `passwd`, `group`, `environment`."""
+    """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`."""
     with suppress(OSError):
         own = state_dir.open_folder(f"{FOLDER}/{name}", node)
         try:
@@ -83,12 +84,12 @@ def told_of(node: int, name: str) -> dict[str, Any]:
 
 
 def lock_of(name: str) -> str:
-    """The name of the lock of who unpacks an image, in the folder of those of pulls."""
+    """Return the name of an image's unpack lock, in the directory `pulls`."""
     return f"root-{name}"
 
 
 def trim(node: int, most: float) -> None:
-    """Remove what is over so many bytes in all, and what was begun and is nobody's."""
+    """Remove the least recently used images while the total exceeds `most` bytes, and abandoned partial directories."""
     roots = _opened(node)
     found: list[tuple[float, str, int]] = []
     for name in os.listdir(roots):
@@ -107,7 +108,7 @@ def trim(node: int, most: float) -> None:
 
 
 def _removed(roots: int, name: str) -> bool:
-    """Remove an image's folder; False where somebody uses it."""
+    """Remove an image's directory; return False if it is in use."""
     with suppress(FileNotFoundError):
         held = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots)
         try:
@@ -115,7 +116,7 @@ def _removed(roots: int, name: str) -> bool:
         except BlockingIOError:
             os.close(held)
             return False
-        state_dir.remove(roots, f"{name}/lock")  # who waits for it sees that it is gone
+        state_dir.remove(roots, f"{name}/lock")  # a process that waits for the lock sees that the file is gone
         os.rename(name, f"{name}{_GONE}", src_dir_fd=roots, dst_dir_fd=roots)
         os.close(held)
     state_dir.remove_tree(roots, f"{name}{_GONE}")

@@ -1,8 +1,8 @@
-"""Who asks container engines for images where the spawner lives in a user namespace of its own.
+"""Image helper: pulls images from outside of the spawner's user namespace.
 
-An engine of an ordinary user, podman, makes itself a user namespace of more users, which none may do from within the
-spawner's. So before that is made a process is forked that stays outside: it finds engines, tells of them, and forks the
-keepers of images. It ends with the spawner; keepers outlive it.
+Rootless podman needs its own user namespace with several users, which cannot be created inside the spawner's. So a
+helper process is forked before the spawner enters its user namespace. The helper detects container engines, reports
+them, and forks the shims for image pulls. It ends with the spawner; its shims outlive it.
 """
 
 import json
@@ -20,12 +20,12 @@ from batchyard.shim.engines import Failure, Found
 
 _PATH_BYTES = 4096
 _TOLD_BYTES = 1 << 16
-#: How long the trials of engines may take.
+#: Time limit for detecting the engines.
 _PATIENCE_SECONDS = 60.0
 
 
 def start(node: int, without: Collection[str], environment: Mapping[str, str]) -> tuple[socket.socket, Found]:
-    """Fork it. What connects with it, where names of runs are sent; and the engines that it found."""
+    """Fork the helper; return the socket that takes paths of runs, and the engines that the helper found."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         if os.fork() == 0:
@@ -33,7 +33,7 @@ def start(node: int, without: Collection[str], environment: Mapping[str, str]) -
                 node, "outside", partial(_serve, node, there, partial(engines.find, node, environment, None, without))
             )
     here.settimeout(_PATIENCE_SECONDS)
-    said: dict[str, Any] = {"failures": [["container engine", "nobody could look for one in time"]]}
+    said: dict[str, Any] = {"failures": [["container engine", "detection timed out"]]}
     with suppress(OSError, ValueError):
         said = json.loads(here.recv(_TOLD_BYTES))
     here.settimeout(None)
@@ -42,7 +42,7 @@ def start(node: int, without: Collection[str], environment: Mapping[str, str]) -
 
 
 def _serve(node: int, connection: socket.socket, find: Callable[..., Found]) -> None:
-    """Find engines, and fork a keeper for each name of a run, until the spawner is gone."""
+    """Detect engines, then fork a shim for each received path of a run, until the spawner is gone."""
     held = sorted({node, connection.fileno()})
     for first, last in zip([2, *held], [*held, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(first + 1, last)
@@ -52,7 +52,7 @@ def _serve(node: int, connection: socket.socket, find: Callable[..., Found]) -> 
     for engine in found.engines:
         if os.fork() == 0:
             event_loop.be(node, f"containers of {engine.kind}", partial(sweep.containers, node, engine))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()

@@ -1,4 +1,4 @@
-"""A run's folder, as its keeper has it: claimed once for ever, locked as long as the keeper lives, its state told."""
+"""A run's directory as its shim uses it: claimed once, locked while the shim lives, with the reported state."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from batchyard.shim import clock, linux, state_dir
 
 
 class Run:
-    """A run that this process keeps."""
+    """The directory, lock, spec and state of a run that this process supervises."""
 
     def __init__(self, node: int, path: str) -> None:
-        """The run in a folder, its path relative to the node's. OSError where there is none."""
+        """Open the run in a directory; `path` is relative to the node directory. OSError if it does not exist."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -26,7 +26,7 @@ class Run:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Whether this process may keep the run: nobody does, or ever did, and its wish can be read."""
+        """Claim the run; return False if another shim has or had it, or its spec is unreadable."""
         self.lock = state_dir.lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -39,7 +39,7 @@ class Run:
         return True
 
     def write(self, **changes: object) -> bool:
-        """Add to the state, and write it. Whether it could be written."""
+        """Update the state and write it; return whether it could be written."""
         self.state |= changes
         try:
             state_dir.write_json(self.folder, "state.json", self.state)
@@ -50,9 +50,9 @@ class Run:
         return True
 
     def announce(self, patience: float = 0.0) -> bool:
-        """Tell the platform that the state changed; False where it is there and cannot take it for so many seconds.
+        """Announce a state change to the platform; return False if it does not receive it within `patience` seconds.
 
-        Nobody there is fine: the platform reads the folders when it starts.
+        Return True if no platform listens: it reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)
@@ -66,23 +66,22 @@ class Run:
         return True
 
     def stop_wish(self) -> dict[str, Any] | None:
-        """When and how the platform wants the run to end; None where it does not."""
+        """Return the stop request (`at`, `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Whether the folder was removed."""
+        """Whether the run's directory was removed."""
         return state_dir.is_gone(self.folder)
 
     def release(self) -> None:
-        """In a child of the keeper: hold the run's lock no longer, so that it ends with the keeper."""
+        """In a child of the shim: close the run's lock, so that the lock is released when the shim ends."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
 
 # --- commands ---
-#
-# Programs of the machine that are asked for something: what they write, and how they end, bounded in time.
+# Host programs run with a timeout, and their output.
 
 
 _OUTPUT_BYTES = 1 << 20
@@ -90,7 +89,7 @@ _NOT_STARTED = 127
 
 
 class Done(NamedTuple):
-    """How a program ended: its exit code, None where it took too long; and the texts that it wrote."""
+    """The result of a program: its exit code (None after a timeout) and its output texts."""
 
     code: int | None
     output: str
@@ -98,7 +97,7 @@ class Done(NamedTuple):
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> Done:
-    """Let a program run, with nothing to read, for so many seconds at most. It ends with this process."""
+    """Run a program without standard input for at most `seconds`. The program is killed when this process ends."""
     outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
@@ -127,7 +126,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
 
 
 def read(files: list[int], timeout: float | None) -> list[bytes] | None:
-    """What is written to some files until all are closed; None where that takes too long."""
+    """Return the data read from each file until all are closed; None if that takes longer than `timeout` seconds."""
     end = None if timeout is None else clock.monotonic() + timeout
     texts = dict.fromkeys(files, b"")
     waiting = list(files)
@@ -144,15 +143,14 @@ def read(files: list[int], timeout: float | None) -> list[bytes] | None:
     return list(texts.values())
 
 
-# --- words ---
-#
-# Why a command could not be started, in the words of containerd and runc.
+# --- error messages ---
+# Error messages for commands that could not be started, in the format of containerd and runc.
 
 
 _CREATE = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
-#: What podman says around the words of its runtime.
+#: The texts that podman puts around the message of its runtime.
 _BEFORE = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
 _AFTER = (
     ": OCI runtime attempted to invoke a command that was not found",
@@ -163,18 +161,18 @@ _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
 def start_error(text: str) -> str:
-    """What containerd says of a container that runc could not start."""
+    """Return containerd's message for a container that runc could not start."""
     return f"{_CREATE}unable to start container process: error during container init: {text}"
 
 
 def exec_error(text: str) -> str:
-    """What containerd says of one more command in a container that runc could not start."""
+    """Return containerd's message for an exec that runc could not start."""
     started = f'failed to start exec "{os.getpid():064x}"'
     return f"{started}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
 def not_executed(program: str, number: int) -> str:
-    """Why a program could not be executed, in the words of Go's exec.LookPath, which runc asks."""
+    """Return why a program could not be executed, in the format of Go's exec.LookPath, which runc uses."""
     if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
         return f'exec: "{program}": executable file not found in $PATH'
     text = os.strerror(number).lower()
@@ -182,14 +180,14 @@ def not_executed(program: str, number: int) -> str:
 
 
 def said_by_bubblewrap(text: str) -> str:
-    """The same from the words in which bubblewrap says it."""
+    """Convert an error message of bubblewrap to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
     found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
 
 
 def said_by_engine(text: str) -> str:
-    """The same from the words in which podman passes on what its runtime says."""
+    """Extract runc's message from an error message of podman."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""
     for before in _BEFORE:
@@ -200,5 +198,5 @@ def said_by_engine(text: str) -> str:
 
 
 def not_running(phase: str) -> str:
-    """What containerd says of a container into which nobody can get since it does not run."""
+    """Return containerd's message for an exec in a container that does not run."""
     return f"container is in {'CONTAINER_EXITED' if phase == 'Exited' else 'CONTAINER_CREATED'} state"

@@ -1,4 +1,4 @@
-"""The keeper of a sandbox: the pod's pause, that holds what its containers share until it is told to end."""
+"""Sandbox shim: like the pause container, holds what the containers of a pod share until it is stopped."""
 
 import os
 import signal
@@ -14,15 +14,14 @@ from batchyard.shim.run import Run
 from batchyard.shim.users import make_namespace
 
 # --- usage ---
-#
-# How much of the disk a folder takes, with all that is in it.
+# Disk usage of a directory tree.
 
 
 _BLOCK = 512
 
 
 def disk(path: str) -> int:
-    """The bytes of a folder; a file with several names counts once. What goes meanwhile does not count."""
+    """Return the bytes on disk of a directory tree, counting a file with several links once."""
     blocks: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
@@ -40,14 +39,14 @@ def _stat(name: str, folder: int) -> os.stat_result | None:
 
 _GONE_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
-#: Volumes are measured soon, then every ten seconds as a kubelet looks; less often where that takes long.
+#: Volumes are first measured after one second, then every ten as the kubelet does; less often if measuring is slow.
 _MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
-#: How long the keepers of a pod may take to tell that what they kept was killed.
+#: How long the shims of a pod may take to report that their containers were killed.
 _END_SECONDS = 10.0
 
 
 def keep(run: Run, features: Features) -> None:
-    """Keep a claimed sandbox until it is to end."""
+    """Supervise a claimed sandbox until a stop is requested."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pods_group(run, features)
     try:
@@ -64,7 +63,7 @@ def keep(run: Run, features: Features) -> None:
 
 
 def _wait(run: Run) -> None:
-    """Until the sandbox is to end, or its folder is gone."""
+    """Wait until a stop is requested or the run's directory is removed."""
     loop = Loop()
 
     def look() -> None:
@@ -83,7 +82,7 @@ def _wait(run: Run) -> None:
 
 
 def _measure(run: Run, loop: Loop, patience: float) -> None:
-    """Look now and then whether a volume holds more than it may; the first that does is told, and ends the pod."""
+    """Measure the volumes periodically; report the first one over its limit, which ends the pod."""
     began = clock.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
@@ -96,7 +95,7 @@ def _measure(run: Run, loop: Loop, patience: float) -> None:
 
 
 def _end_runs(run: Run) -> None:
-    """Kill what still runs in the pod, and wait until its keepers have told that."""
+    """Kill the pod's running containers, and wait until their shims have ended."""
     end = clock.monotonic() + _END_SECONDS
     pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (kept := sweep.kept_runs(pod)) and clock.monotonic() < end:
@@ -120,13 +119,13 @@ def _tell(run: Run, **changes: object) -> None:
 
 
 def _pods_group(run: Run, features: Features) -> Group:
-    """The names of the pod's control group; none where there are none."""
+    """Return the paths of the pod's control group, by controller; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
     return {name: f"{path}/{sweep.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
 
 
 def _make(run: Run, features: Features, group: Group) -> None:
-    """Make what the containers of the pod share."""
+    """Create what the containers of the pod share: files, control group, namespaces, volumes in memory."""
     for name, text in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(text)
@@ -144,7 +143,7 @@ def _make(run: Run, features: Features, group: Group) -> None:
 
 
 def _files(spec: dict[str, Any]) -> dict[str, str]:
-    """The files by which names are known in the pod, by their names in /etc."""
+    """Return the contents of hosts, hostname and resolv.conf of the pod, by name."""
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
@@ -153,7 +152,7 @@ def _files(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def _machines(name: str) -> str:
-    """What the machine itself has in /etc."""
+    """Return the content of a file in the machine's /etc."""
     try:
         with open(f"/etc/{name}", encoding="utf-8") as file:
             return file.read()
@@ -162,7 +161,7 @@ def _machines(name: str) -> str:
 
 
 def _mount_volumes(run: Run) -> None:
-    """Mount the volumes that are in memory, where the pod alone sees them."""
+    """Mount the volumes in memory (tmpfs) in the pod's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"

@@ -1,9 +1,9 @@
-"""seccomp profiles: which system calls a container may make, as programs that Linux runs before each call.
+"""seccomp profiles: the system calls that a container may make, as BPF programs that Linux runs before each call.
 
-The default profile makes the decisions of containerd's default profile for a container without capabilities: it denies
-the calls that load code into the kernel, mount, enter or make namespaces, use keyrings, trace the machine, or set its
-clock. A Localhost profile is a JSON file in the format of the OCI runtime specification. Every profile denies the ABIs
-of other processors, such as i386 and x32 on x86_64.
+The default profile makes the decisions of containerd's default profile for a container without capabilities. It denies
+calls that load kernel code, mount, enter or create namespaces, use keyrings, trace the machine, or set its clock. A
+Localhost profile is a JSON file in the format of the OCI runtime specification. Every profile denies foreign ABIs, such
+as i386 and x32 on x86_64.
 
 Sources: github.com/containerd/containerd (contrib/seccomp); github.com/opencontainers/runtime-spec (LinuxSeccomp);
 Documentation/userspace-api/seccomp_filter.rst of Linux.
@@ -18,12 +18,10 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 # --- filters ---
+# Classic BPF programs that decide about system calls (struct seccomp_data).
 #
-# Programs of the classic Berkeley Packet Filter that decide about system calls (struct seccomp_data).
-#
-# A program checks the ABI, finds the number of the call by binary search, and compares arguments where a decision
-# depends
-# on them. Linux takes 4096 instructions at most.
+# A program checks the ABI, finds the call number by binary search, and compares arguments where a decision depends on
+# them. Linux accepts at most 4096 instructions.
 
 
 _LOAD, _AND, _RETURN, _JUMP = 0x20, 0x54, 0x06, 0x05
@@ -35,7 +33,9 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class Comparison(NamedTuple):
-    """A test of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`: argument & value == second."""
+    """A comparison of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, `masked` (argument & value ==
+    second).
+    """
 
     argument: int
     operator: str
@@ -44,14 +44,14 @@ class Comparison(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The calls from a number up to that of the next span; the first decision whose tests all pass counts."""
+    """The calls from a number up to that of the next span; the first decision whose tests all pass applies."""
 
     first: int
     decisions: Sequence[tuple[Sequence[Comparison], int]]
 
 
 class _Step(NamedTuple):
-    """An instruction; `yes` and `no` are how many of the following ones are skipped."""
+    """An instruction; `yes` and `no` are how many following instructions are skipped."""
 
     code: int
     value: int
@@ -60,7 +60,7 @@ class _Step(NamedTuple):
 
 
 def program(spans: Sequence[Span], architecture: int, foreign_bit: int, foreign: int) -> bytes:
-    """Return the program of spans in ascending order. `foreign` is the answer to calls of another ABI.
+    """Return the program for spans in ascending order. `foreign` is the result for calls of another ABI.
 
     ValueError if it would be too long.
     """
@@ -75,7 +75,7 @@ def program(spans: Sequence[Span], architecture: int, foreign_bit: int, foreign:
 
 
 def _search(spans: Sequence[Span]) -> list[_Step]:
-    """Find the span of the loaded number, and decide. Every path ends with a return."""
+    """Return instructions that find the span of the loaded number, and decide. Every path ends with a return."""
     if len(spans) == 1:
         return _decide(spans[0])
     middle = len(spans) // 2
@@ -91,12 +91,12 @@ def _decide(span: Span) -> list[_Step]:
     return steps
 
 
-#: The targets of a test's jumps before they are resolved: the next decision, and the next test.
+#: Placeholder jump targets of a test: the next decision, and the next test.
 _FAIL, _PASS = 300, 301
 
 
 def _test(test: Comparison) -> list[_Step]:
-    """Compare an argument of 64 bits: its high half, then its low half."""
+    """Return instructions that compare a 64-bit argument: its high half, then its low half."""
     low, high = test.value & _WORD, test.value >> 32 & _WORD
     place = _ARGUMENTS + 8 * test.argument
     load_high, load_low = _Step(_LOAD, place + 4), _Step(_LOAD, place)
@@ -119,7 +119,7 @@ def _test(test: Comparison) -> list[_Step]:
 
 
 def _with_failures(tests: list[_Step]) -> list[_Step]:
-    """Resolve the jumps of tests: `_PASS` leads behind the test, `_FAIL` behind the return that follows all tests."""
+    """Resolve the jumps of tests: `_PASS` skips to the next test, `_FAIL` past the return that follows all tests."""
     resolved = []
     for position, step in enumerate(tests):
         behind = len(tests) - position
@@ -130,18 +130,17 @@ def _with_failures(tests: list[_Step]) -> list[_Step]:
 
 
 def _begins(tests: list[_Step], place: int) -> bool:
-    """Whether a test begins here: with the load of an argument's high half."""
+    """Whether a test begins at this index: with the load of an argument's high half."""
     return tests[place].code == _LOAD and (tests[place].value - _ARGUMENTS) % 8 == 4
 
 
 # --- syscalls ---
-#
-# The numbers of Linux's system calls by name, for the processors that the node knows.
+# System call numbers by name, for the supported processors.
 #
 # Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h, scripts/syscall.tbl (Linux 6.18).
 
 
-#: The calls from number 424 on have the same numbers on all processors.
+#: From number 424 on, calls have the same numbers on all processors.
 _COMMON_FIRST: Final = 424
 _COMMON: Final = """
 pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
@@ -240,11 +239,11 @@ _PROCESSORS: Final = {
 
 
 def processor(machine: str | None = None) -> Processor | None:
-    """The processor of a machine as `uname -m` names it, by default this one; None if the node does not know it."""
+    """Return the processor of a machine as `uname -m` names it, by default this one; None if it is not supported."""
     return _PROCESSORS.get(machine or os.uname().machine)
 
 
-#: The folder of the node's folder with the profiles that pods name by `localhostProfile`.
+#: The directory in the node directory with the profiles that pods name by `localhostProfile`.
 FOLDER: Final = "seccomp"
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
@@ -263,7 +262,7 @@ _ACTIONS: Final = {
     "SCMP_ACT_TRAP": 0x00030000,
 }
 
-#: The calls that the default profile denies, by their purpose.
+#: The calls that the default profile denies, by purpose.
 _DENIED: Final = {
     "kernel code": "create_module delete_module finit_module get_kernel_syms init_module query_module",
     "other kernels": "kexec_file_load kexec_load",
@@ -287,7 +286,7 @@ _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
 class Rule(NamedTuple):
-    """What happens to some calls, if their arguments meet all conditions."""
+    """The action for some calls whose arguments meet all conditions."""
 
     names: Sequence[str]
     action: int
@@ -295,7 +294,7 @@ class Rule(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What happens to the calls that no rule names, and the rules; the first that fits a call decides."""
+    """The default action, and the rules; the first rule that matches a call applies."""
 
     default: int
     rules: Sequence[Rule]
@@ -303,12 +302,12 @@ class Profile(NamedTuple):
 
 @cache
 def default_filter() -> bytes:
-    """Return the default profile as a program. ValueError if the node does not know this machine's processor."""
+    """Return the default profile as a program. ValueError if this machine's processor is not supported."""
     return compile_profile(_default_profile(_processor()), _processor())
 
 
 def filter_of_file(path: str) -> bytes:
-    """Return the profile in a file as a program. ValueError, in containerd's words, if it cannot be loaded."""
+    """Return the profile in a file as a program. ValueError, with containerd's message, if it cannot be loaded."""
     try:
         with open(path, "rb") as file:
             found = json.load(file)
@@ -341,7 +340,7 @@ def compile_profile(profile: Profile, processor: Processor) -> bytes:
 def _spans(
     decisions: Mapping[int, Sequence[tuple[Sequence[Comparison], int]]], default: int, newest: int
 ) -> Iterator[Span]:
-    """Yield the numbers of calls in ascending order; neighbours of the same decision are one span."""
+    """Yield spans in ascending order; neighbouring calls with the same decision share a span."""
     last: tuple[tuple[Sequence[Comparison], int], ...] | None = None
     for number in range(newest + 1):
         found = (*decisions.get(number, ()), ((), default))
@@ -368,7 +367,7 @@ def _default_profile(processor: Processor) -> Profile:
         (
             Rule(allowed, _ALLOW),
             Rule(["clone"], _ALLOW, [Comparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
-            Rule(["clone3"], _UNKNOWN),  # a C library falls back to clone, whose flags a filter can see
+            Rule(["clone3"], _UNKNOWN),  # the C library falls back to clone, whose flags a filter can read
             *(Rule(["personality"], _ALLOW, [Comparison(0, "==", value)]) for value in _PERSONALITIES),
             Rule(["socket"], _ALLOW, [Comparison(0, "!=", _AF_ALG), Comparison(0, "!=", _AF_VSOCK)]),
         ),
@@ -399,7 +398,7 @@ def _profile_of_document(found: Mapping[str, Any]) -> Profile:
         action = _action(row["action"], row.get("errnoRet"))
         conditions = [_condition(each) for each in row.get("args") or ()]
         if len({each.argument for each in conditions}) < len(conditions):
-            rules += [Rule(names, action, [each]) for each in conditions]  # as runc does: each one suffices
+            rules += [Rule(names, action, [each]) for each in conditions]  # as in runc: any one of them suffices
         else:
             rules.append(Rule(names, action, conditions))
     return Profile(default, rules)

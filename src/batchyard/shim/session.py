@@ -1,9 +1,11 @@
-"""The host of a session: somebody talks to one more command in a container that runs, or wants sockets in a pod.
+"""Session host: runs exec commands in running containers, and hands out sockets in the network of a pod.
 
-Whoever connects to `sessions` in the node's folder, a unix SEQPACKET socket, sends one message in JSON. Either `run`,
-`argv` and `tty`, with three files for the command's standard ones, of which a terminal uses none: he is told `started`,
-then `exit_code`, or `error`; with `started` comes the other end of the terminal. Who closes the connection ends the
-command. Or `sockets`, a run's folder too: he is sent two sockets in its network, one for each version of IP.
+A client connects to `sessions` in the node directory, a unix SEQPACKET socket, and sends one of these JSON messages:
+
+- `run`, `argv` and `tty`, with three files for the standard streams, or none with a terminal. The host replies
+  `started`, then `exit_code` or `error`. With `started` it sends the master end of the terminal. The command ends when
+  the client closes the connection.
+- `sockets`, the path of a run. The host replies with two sockets in the network of that run, one IPv4 and one IPv6.
 """
 
 import json
@@ -25,7 +27,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 def host(node: int, features: Features, connection: socket.socket) -> None:
-    """Host the session that somebody asks for, until it has ended."""
+    """Host the session that a client requests, until it ends."""
     said, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
     if not said:
         return
@@ -40,7 +42,7 @@ def host(node: int, features: Features, connection: socket.socket) -> None:
 
 
 class _Session:
-    """One command, from its start to its end."""
+    """One exec command and its client connection, from its start to its end."""
 
     def __init__(
         self, run: Run, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
@@ -57,7 +59,7 @@ class _Session:
         self._warden = 0
 
     def host(self) -> None:
-        """Start the command, and see to its end."""
+        """Start the command and wait for its end."""
         pid = _first_process(self._run)
         container = os.pidfd_open(pid)
         group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
@@ -97,7 +99,7 @@ class _Session:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork the command's warden with its standard files; what to read its words from."""
+        """Fork the command's warden with its standard streams; return the pipe with its status lines."""
         status, telling = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
@@ -119,7 +121,7 @@ class _Session:
         return status
 
     def _hear(self, status: int) -> None:
-        """Pass on how the command ended."""
+        """Forward the command's exit code or error to the client."""
         data = os.read(status, 4096)
         self._said += data
         *lines, self._said = self._said.split(b"\n")
@@ -129,7 +131,7 @@ class _Session:
                 self._over(exit_code=told["exit-code"])
             elif "error" in told:
                 self._over(error=told["error"])
-        if not data:  # nobody is left who could tell
+        if not data:  # the warden was killed
             self._over(exit_code=_KILLED)
 
     def _end_if_gone(self) -> None:
@@ -137,7 +139,7 @@ class _Session:
             self._end()
 
     def _end(self) -> None:
-        """Nobody talks to it any more, or its container has ended."""
+        """End the command: the client has disconnected, or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
         self._reap()
@@ -153,7 +155,7 @@ class _Session:
 
 
 def _first_process(run: Run) -> int:
-    """The process that holds a container's namespaces. ValueError where it does not run."""
+    """Return the process that holds a container's namespaces. ValueError if the container does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(words.not_running(state.get("phase", "")))
@@ -162,7 +164,7 @@ def _first_process(run: Run) -> int:
 
 
 def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send sockets that are in the network of a run."""
+    """Send sockets in the network namespace of a run."""
     container_exec.enter_network(_first_process(Run(node, path)))
     kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
@@ -170,6 +172,6 @@ def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
 
 
 def _tell(connection: socket.socket, files: list[int], **said: object) -> None:
-    """Say something, with files. Nobody there is fine."""
+    """Send a message and files to the client; ignored if it has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(said).encode()], files)

@@ -1,7 +1,7 @@
-"""The machine's settings as containers see them: a copy of what in /etc programs need and is nobody's secret.
+"""Host configuration for containers: a copy of the files in /etc that programs need, without secrets.
 
-It lies in the node's folder as `etc`, and is brought up to date when a spawner starts. One mount shows it to a
-container, where a mount for each file would cost more than all else that is done to start it.
+The copy is the directory `etc` in the node directory, and is updated when a spawner starts. A container gets it with
+one mount. A mount per file would take longer than the rest of the container start.
 """
 
 import os
@@ -9,9 +9,9 @@ import stat
 from contextlib import suppress
 from fnmatch import fnmatch
 
-#: The name of the copy in the node's folder.
+#: The name of the copy in the node directory.
 FOLDER = "etc"
-#: What the sandbox of a pod writes, and is mounted there.
+#: The files that the sandbox of a pod writes and mounts there.
 NAMES = ("hosts", "hostname", "resolv.conf")
 _SHOWN = (
     *("OpenCL", "alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "default"),
@@ -20,12 +20,12 @@ _SHOWN = (
     *("profile", "profile.d", "protocols", "python3*", "redhat-release", "rpc", "services", "shells", "skel", "ssl"),
     *("terminfo", "timezone", "vulkan", "xattr.conf", "xdg"),
 )
-#: Below the folders that are shown.
+#: Names that are left out below the copied directories.
 _HIDDEN = ("private", "*.key", "*.pem.key")
 
 
 def refresh(node: str) -> None:
-    """Bring the copy in a node's folder up to date. What is gone from the machine stays in it."""
+    """Update the copy in a node directory. Files that the machine no longer has stay in the copy."""
     target = f"{node}/{FOLDER}"
     os.makedirs(target, 0o755, exist_ok=True)
     for name in NAMES:
@@ -37,7 +37,7 @@ def refresh(node: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, a link, or a folder with all that is in it; what cannot be read is left out."""
+    """Copy a file, a link or a directory tree; unreadable files are skipped."""
     with suppress(OSError):
         found = os.lstat(source)
         if stat.S_ISDIR(found.st_mode):

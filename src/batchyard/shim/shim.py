@@ -1,4 +1,4 @@
-"""The keeper of a container's run: it starts the command, writes its log, ends it when told, and tells its end."""
+"""Container shim: starts the command, writes its log, stops it on request, and reports how it ended."""
 
 import json
 import os
@@ -20,19 +20,19 @@ from batchyard.shim.probes import Outcome, Tries
 from batchyard.shim.run import Run
 from batchyard.shim.stop import Ending, ask_first, ask_group, stop_signal
 
-# --- telling ---
-#
-# Telling the platform what becomes of a run: written at once, announced as soon as the platform can take it.
+# --- state reports ---
+# Reports of a run's state to the platform: written to disk at once, announced when the platform can receive the
+# message.
 
 
-#: How long the platform may be too busy to hear of a change.
+#: How long an announcement is retried while the platform does not receive it.
 _ANNOUNCE_SECONDS = 1.0
 _ANNOUNCE_AGAIN_SECONDS = 0.02
 _WARNINGS_MAX = 16
 
 
 class Teller:
-    """Writes a run's state and announces it; the keeper never waits for the platform."""
+    """The state file of a run and its announcements; the shim never waits for the platform."""
 
     def __init__(self, run: Run, loop: Loop) -> None:
         self._run = run
@@ -41,24 +41,24 @@ class Teller:
         self._warnings: list[dict[str, object]] = []
 
     def tell(self, **changes: object) -> None:
-        """Write changes of the state, and announce them."""
+        """Write changes to the state and announce them."""
         self.write(**changes)
         self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
 
     def tell_last(self, **changes: object) -> None:
-        """The same where nothing comes after it."""
+        """Write the final changes and announce them, waiting for the platform only here."""
         self.write(**changes)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
-        """Tell what a kubelet would record as an event of the container."""
+        """Report a warning that the kubelet records as an Event of the container."""
         self._warned += 1
         warning: dict[str, object] = {"n": self._warned, "reason": reason, "message": message}
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.tell(warnings=self._warnings)
 
     def write(self, **changes: object) -> None:
-        """Write the state; while there is no room for it, wait: what happened must not be forgotten."""
+        """Write the state. If that fails, retry every second unless the run's directory was removed."""
         while not self._run.write(**changes) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
@@ -67,9 +67,8 @@ class Teller:
             self._loop.after(_ANNOUNCE_AGAIN_SECONDS, partial(self._announce, end))
 
 
-# --- messages ---
-#
-# The last words of a container, as a kubelet takes them (pkg/kubelet/kuberuntime/kuberuntime_container.go).
+# --- termination message ---
+# The termination message of a container, as the kubelet reads it (pkg/kubelet/kuberuntime/kuberuntime_container.go).
 
 
 _FILE_BYTES = 4096
@@ -78,7 +77,7 @@ _LOG_LINES = 80
 
 
 def last_words(run: Run, log: Log, code: int) -> str:
-    """The end of the file that was there for them; or of the log, where that is wanted of a container that failed."""
+    """Return the end of the termination-message file, or of the log if the policy says so and the container failed."""
     text = _tail_of_file(run) if run.spec["terminationMessagePath"] else b""
     wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
     if not text and wants_log:
@@ -99,22 +98,22 @@ def _tail_of_file(run: Run) -> bytes:
 
 _GONE_SECONDS = 2.0
 _READ_BYTES = 16 * 1024
-#: How long the outputs are read after the end of the command: what still holds them is being killed.
+#: How long the outputs are drained after the command ends; the processes that still hold them are being killed.
 _DRAIN_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.001
-#: Linux tells that a control group has no memory left before it kills a process for that.
+#: Linux signals that a control group is out of memory before it kills a process for that.
 _OOM_LOOKS, _OOM_LOOK_SECONDS = 20, 0.01
 _START_ERROR = 128
 _KILLED = 128 + signal.SIGKILL
 
 
 def keep(run: Run, features: Features) -> None:
-    """Keep a claimed run of a container until it has ended."""
+    """Supervise a claimed container run until it ends."""
     Keeper(run, features).keep()
 
 
 class Keeper:
-    """One run of a container, from its start to its end."""
+    """The state of one container run, from its start to its end."""
 
     def __init__(self, run: Run, features: Features) -> None:
         self._run = run
@@ -128,21 +127,21 @@ class Keeper:
         self._attached = Attached(self._loop, run.folder, self._read)
         self._open = 0
         self._said = b""
-        #: How the keeper's child has ended, which stands for the command.
+        #: The wait status of the shim's child process, which runs the command.
         self._ended = 0
-        #: The first process of the container, and when it was heard of.
+        #: The first process of the container, and the time at which the shim learned of it.
         self._child: int | None = None
         self._began = 0
         self._code: int | None = None
         self._error: str | None = None
         self._is_oom = False
         self._is_over = False
-        #: From when the command runs on.
+        #: Set once the command runs.
         self._health: Health | None = None
         self._ending: Ending | None = None
 
     def keep(self) -> None:
-        """Start the command, and return when nothing of it is left and its end is told."""
+        """Start the command; return when all its processes are gone and its end is reported."""
         self._teller.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
@@ -156,7 +155,7 @@ class Keeper:
         self._finish()
 
     def _start(self) -> None:
-        """Start the command, and listen to it."""
+        """Start the command and register its outputs and status pipe with the event loop."""
         launched = launch.launch(self._run, self._features, self._group)
         self._launched = launched
         self._open = 1 + len(launched.outputs)
@@ -168,13 +167,13 @@ class Keeper:
         self._loop.when_readable(launched.status, partial(self._hear, launched.status))
 
     def _end_with_a_part(self) -> None:
-        """Kill all of the container once a process of it was killed for memory, as version 2 of control groups does."""
+        """Kill the whole container when one of its processes is OOM-killed, as cgroup v2 does by itself."""
         watch = cgroups.watched_for_oom(self._group)
         if watch is not None:
             self._loop.when_readable(watch, partial(self._look_for_oom, watch, _OOM_LOOKS))
 
     def _look_for_oom(self, watch: int, looks: int) -> None:
-        """A control group has no memory left: look a few times whether Linux has killed a process for that."""
+        """Handle an out-of-memory notification: check several times whether Linux killed a process for it."""
         with suppress(BlockingIOError):
             os.eventfd_read(watch)
         if cgroups.oom_kills(self._group):
@@ -189,7 +188,7 @@ class Keeper:
                 os.kill(self._child, signal.SIGKILL)
 
     def _read(self, name: str, wants: bool) -> None:
-        """Read an output, or leave it alone for a while."""
+        """Start or pause the reading of an output."""
         file = self._launched.outputs[name]
         if file in self._outputs:
             self._loop.forget(file)
@@ -197,12 +196,12 @@ class Keeper:
                 self._loop.when_readable(file, partial(self._pump, file, name))
 
     def _pump(self, file: int, name: str) -> None:
-        """Take what the command wrote."""
+        """Read from an output; copy the data to the log and to attached clients."""
         try:
             data = os.read(file, _READ_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # a terminal that nobody has open any more
+        except OSError:  # EIO: no process has the terminal open any more
             data = b""
         if data:
             self._outputs[file].feed(data)
@@ -213,14 +212,14 @@ class Keeper:
             self._close(file)
 
     def _close(self, file: int) -> None:
-        """Wait no longer for a file that has been read to its end."""
+        """Close a file that was read to its end."""
         self._loop.forget(file)
         os.close(file)
         self._open -= 1
         self._end_if_over()
 
     def _hear(self, status: int) -> None:
-        """Take what is told of the command: that it runs, its exit code, or why it could not be started."""
+        """Read status lines of the command: its pid, its exit code, or why it could not be started."""
         data = os.read(status, 4096)
         if not data:
             self._close(status)
@@ -239,7 +238,7 @@ class Keeper:
         self._is_oom = told.get("oom", self._is_oom)
 
     def _await_start(self, patience: float) -> None:
-        """Look whether the command has taken the place of what prepares it, until it has."""
+        """Poll until the command has replaced the process that prepares the container (execve)."""
         if self._is_over or self._child is None or self._code is not None:
             return
         if not launch.is_wrapped(self._run, self._features) or launch.has_started(self._launched.pid, self._child):
@@ -248,7 +247,7 @@ class Keeper:
             self._loop.after(patience, partial(self._await_start, patience * 1.5))
 
     def _live(self, child: int) -> None:
-        """The command runs: tell it, and see to its hooks and probes."""
+        """Report that the command runs, and start its postStart hook and probes."""
         container = launch.container(self._run, self._features, child, self._group)
         attempt = partial(self._tries.start, container)
         hooks = self._run.spec["hooks"]
@@ -268,7 +267,7 @@ class Keeper:
         self._look()
 
     def _after_hook(self, outcome: Outcome) -> None:
-        """The container has started when its postStart hook has succeeded."""
+        """Begin probing if the postStart hook succeeded; otherwise report the failed hook."""
         if outcome.result in {"success", "warning"} and self._health:
             self._tell_health()
             self._health.begin()
@@ -284,7 +283,7 @@ class Keeper:
             self._teller.tell(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
-        """Reap children, those that were adopted too: when there are none, nothing of the command is left."""
+        """Reap children, adopted orphans included; when none is left, the run is over."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._launched.pid:
@@ -296,7 +295,7 @@ class Keeper:
             self._end_if_over()
 
     def _clear(self) -> None:
-        """The command has ended: so must what was tried in it, and whatever else is left."""
+        """The command has ended: end its probe and hook attempts and kill all remaining descendants."""
         self._tries.end()
         for pid in descendants.below(os.getpid()):
             with suppress(ProcessLookupError):
@@ -307,20 +306,20 @@ class Keeper:
             self._loop.stop()
 
     def _look(self) -> None:
-        """See whether the run is to end."""
+        """Check whether a stop was requested, and start or update the termination."""
         wish = self._run.stop_wish()
         if wish and self._health and self._ending and self._code is None:
             self._health.leave()
             self._ending.obey(wish, self._teller.warn)
 
     def _watch_folder(self) -> None:
-        """End what is kept when the folder is gone."""
+        """Kill the container when the run's directory was removed."""
         if self._run.is_gone() and self._ending:
             self._ending.kill()
         self._loop.after(_GONE_SECONDS, self._watch_folder)
 
     def _finish(self) -> None:
-        """Tell the end, and leave nothing behind."""
+        """Report the end, and remove what the run leaves behind."""
         for stream in self._outputs.values():
             stream.end()
         end = self._end()
@@ -331,7 +330,7 @@ class Keeper:
             launch.forget(self._run, self._features)
 
     def _end(self) -> dict[str, object]:
-        """How it ended, in the fields of the state."""
+        """Return the end of the run as fields of the state."""
         began = self._run.state.get("startedAt")
         if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
             said = self._log.take_back().decode(errors="replace")
@@ -339,7 +338,7 @@ class Keeper:
             message = self._error or words.start_error(says(said))
             return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
-        # Kubernetes kills all of a container that has no memory left (memory.oom.group), so it never ends well.
+        # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         code = _KILLED if self._code is None or (is_oom and self._code == 0) else self._code
         reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
         message = last_words(self._run, self._log, code)

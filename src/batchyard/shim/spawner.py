@@ -1,6 +1,7 @@
-"""The spawner: it takes the names of runs as datagrams and forks a keeper for each, and a host for each session.
+"""Spawner: receives paths of runs as datagrams, forks a shim for each run and a host for each exec session.
 
-`python -I -m batchyard.shim.spawner NODE`. It ends at SIGTERM, SIGINT, and when the folder is gone; keepers outlive it.
+Started as `python -I -m batchyard.shim.spawner NODE`. It ends on SIGTERM or SIGINT, or when the node directory is
+removed; shims outlive it.
 """
 
 import gc
@@ -38,12 +39,12 @@ _GONE_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the node in a folder; the exit status."""
+    """Serve a node directory; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
     lock = state_dir.lock(node, "spawner.lock")
     if lock is None:
-        sys.stderr.write(f"{arguments[1]}: another spawner is at work here\n")
+        sys.stderr.write(f"{arguments[1]}: another spawner is running in this directory\n")
         return 1
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Spawner:
-    """Forks keepers, and tidies up after those that were killed."""
+    """The spawner's sockets and shims; it cleans up after shims that were killed."""
 
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
@@ -65,7 +66,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Take wishes until SIGTERM or SIGINT."""
+        """Receive run requests until SIGTERM or SIGINT."""
         sweep.all_pods(self._node, self._features)
         for engine in () if self._features.outside else self._features.engines:
             self._fork_to(f"containers of {engine.kind}", partial(sweep.containers, self._node, engine))
@@ -93,13 +94,13 @@ class Spawner:
         self._loop.run()
 
     def _end_with_the_folder(self) -> None:
-        """Look now and then whether there still is a node to serve."""
+        """Stop when the node directory was removed; check periodically."""
         if state_dir.is_gone(self._node):
             self._loop.stop()
         self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
 
     def _take(self) -> None:
-        """Take a wish. Images are had outside of the user namespace that this process made itself."""
+        """Receive a run request; forward it to the image helper if that must pull the image, else fork a shim."""
         path = self._wishes.recv(4096).decode(errors="replace")
         if self._features.outside and sweep.is_of_image(path):
             self._features.outside.send(path.encode())
@@ -107,7 +108,7 @@ class Spawner:
             self._fork(path)
 
     def _fork(self, path: str) -> None:
-        """Fork a keeper; where the machine has no room for one now, a little later."""
+        """Fork a shim; retry later if fork fails."""
         try:
             keeper = os.fork()
         except OSError as failure:
@@ -120,7 +121,7 @@ class Spawner:
         self._keepers[keeper] = path
 
     def _host(self) -> None:
-        """Fork the host of a session with whoever connected."""
+        """Accept a client and fork a session host for it."""
         connection, _ = self._sessions.accept()
         with connection:
             if os.fork() == 0:
@@ -128,20 +129,20 @@ class Spawner:
                 event_loop.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
 
     def _tidy(self, path: str) -> None:
-        """Tidy up after a keeper."""
+        """Clean up after a shim that has ended."""
         engine = self._features.runner
         if engine and sweep.leaves_container(self._node, path):
             self._fork_to(path, partial(engine.forget, engine.name(path)))
         sweep.after(self._node, self._features, path)
 
     def _fork_to(self, name: str, act: Callable[[], None]) -> None:
-        """Do in a child what takes its time."""
+        """Run a slow task in a child process."""
         if os.fork() == 0:
             self._let_go()
             event_loop.be(self._node, name, act)
 
     def _let_go(self) -> None:
-        """In a child: hold nothing that is the spawner's alone."""
+        """In a child: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._wishes.close()
         self._sessions.close()

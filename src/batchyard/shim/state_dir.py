@@ -1,7 +1,7 @@
-"""The files by which the platform and the programs of the node talk: whole JSON files, locks, names of datagrams.
+"""State directories shared by the platform and the shims: JSON files, lock files, socket names.
 
-Folders are held open, and everything in them is reached through that: so who keeps a folder notices its removal, and
-no path is too long for a socket's address.
+Directories are held open and everything in them is accessed relative to the descriptor. So a process notices when its
+directory is removed, and no path is too long for a socket address.
 """
 
 import fcntl
@@ -17,12 +17,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def open_folder(path: str, base: int | None = None) -> int:
-    """A folder, held open. OSError where there is none."""
+    """Open a directory; return its descriptor. OSError if it does not exist."""
     return os.open(path, _FOLDER, dir_fd=base)
 
 
 def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
-    """What was sent, with the files: no program that is executed has them (socket.recv_fds leaves out that flag)."""
+    """Receive a message and its files; the files are close-on-exec, which socket.recv_fds does not set."""
     said, files, _, _ = socket.recv_fds(connection, size, files_max)
     for file in files:
         os.set_inheritable(file, False)
@@ -30,17 +30,17 @@ def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[by
 
 
 def is_gone(folder: int) -> bool:
-    """Whether a folder that is held open was removed."""
+    """Whether an open directory was removed."""
     return os.fstat(folder).st_nlink == 0
 
 
 def address(folder: int, name: str) -> str:
-    """The address of a unix socket in a folder, short however deep the folder lies."""
+    """The address of a unix socket in a directory; its length does not depend on the depth of the directory."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
 def write_json(folder: int, name: str, value: object) -> None:
-    """Put a file there, whole or not at all. OSError where that fails."""
+    """Write a JSON file atomically. OSError if that fails."""
     whole = f".{name}.{os.getpid()}"
     try:
         file = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
@@ -53,7 +53,7 @@ def write_json(folder: int, name: str, value: object) -> None:
 
 
 def read_json(folder: int, name: str) -> dict[str, Any] | None:
-    """What a file holds; None where there is none, or none that can be read."""
+    """Return the JSON object in a file; None if the file is missing or malformed."""
     try:
         with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as opened:
             value = json.loads(opened.read())
@@ -63,7 +63,7 @@ def read_json(folder: int, name: str) -> dict[str, Any] | None:
 
 
 def remove(folder: int, name: str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file; errors are ignored."""
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
@@ -71,7 +71,7 @@ def remove(folder: int, name: str) -> None:
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a folder and all that is in it, as far as that can be done. No link is followed."""
+    """Remove a directory tree as far as possible, without following links."""
     path = f"/proc/self/fd/{folder}/{name}"
     with suppress(FileNotFoundError):
         for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
@@ -92,7 +92,7 @@ def _remove_folder(base: int, name: str) -> None:
 
 
 def identity(node: int) -> str:
-    """What tells this node's folder from all others of the machine; made up when first asked for."""
+    """Return the id of this node directory, unique on the machine; it is created on first use."""
     try:
         made = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
     except FileExistsError:
@@ -105,7 +105,7 @@ def identity(node: int) -> str:
 
 
 def lock(folder: int, name: str) -> int | None:
-    """Take the lock of that name: what holds it, as long as it is open. None where somebody else has it."""
+    """Take a lock without waiting; return the open file that holds it, None if another process has it."""
     held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +116,7 @@ def lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Whether somebody holds the lock of that name."""
+    """Whether a process holds the lock."""
     try:
         seen = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
@@ -134,7 +134,7 @@ _LOG_BYTES = 1 << 20
 
 
 def complain(node: int, text: str) -> None:
-    """Write into the node's log what went wrong in its programs. The log keeps its newest half when it is full."""
+    """Append an error of the node's programs to `node.log`, which is cut to its newest half when full."""
     line = f"{clock.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:

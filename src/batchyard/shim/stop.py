@@ -1,8 +1,8 @@
-"""Ending a container that is told to: its preStop hook, SIGTERM, and SIGKILL when its grace has passed.
+"""Container termination: the preStop hook, SIGTERM, and SIGKILL after the grace period.
 
-An image may name another signal than SIGTERM.
+An image may name another stop signal than SIGTERM.
 
-A hook's time is part of the grace, and after a hook there are at least two seconds for SIGTERM
+The grace period includes the time of the hook, and at least two seconds remain for SIGTERM after a hook
 (pkg/kubelet/kuberuntime/kuberuntime_container.go).
 """
 
@@ -18,14 +18,13 @@ from batchyard.shim.health import Try
 from batchyard.shim.probes import Outcome
 
 # --- descendants ---
-#
-# Ending a tree of processes that may fork while it is being ended.
+# Termination of a process tree whose processes may fork meanwhile.
 
 
 def kill_all() -> None:
-    """Kill all below this process, which adopts orphans, and reap them.
+    """Kill and reap all descendants of this process, which is a subreaper.
 
-    They are stopped before they are killed, so that none forks behind the back of who looks for them.
+    Stop them before killing them, so that none can fork unnoticed.
     """
     stopped: set[int] = set()
     while fresh := [pid for pid in below(os.getpid()) if pid not in stopped]:
@@ -39,7 +38,7 @@ def kill_all() -> None:
 
 
 def below(root: int) -> list[int]:
-    """The processes below one, parents first, those that only wait to be reaped left out."""
+    """Return the descendants of a process, parents first, without zombies."""
     found: list[int] = []
     waiting = [root]
     while waiting:
@@ -50,7 +49,7 @@ def below(root: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """What all threads of a process have forked and not reaped."""
+    """Return the children of all threads of a process."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -85,7 +84,7 @@ _AFTER_HOOK_SECONDS = 2.0
 
 
 def stop_signal(said: str) -> int:
-    """The signal that an image names for its end: `SIGQUIT`, `QUIT` or `3`; SIGTERM where it names none."""
+    """Return the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it names none."""
     name = said.strip().upper()
     if name.isdigit():
         return int(name)
@@ -93,7 +92,7 @@ def stop_signal(said: str) -> int:
 
 
 def ask_group(pid: int, number: int) -> None:
-    """Signal the command's group; where it has a terminal, whose session is bubblewrap's, the command alone."""
+    """Signal the command's process group. With a terminal the session is bubblewrap's, so signal the command alone."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, number)
@@ -103,13 +102,13 @@ def ask_group(pid: int, number: int) -> None:
 
 
 def ask_first(pid: int, number: int) -> None:
-    """Signal the first process of a container alone, as runtimes do: it hears what it waits for, nothing else."""
+    """Signal only the first process of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 class Ending:
-    """The end of one container; nothing happens until it is told to end, of which `ask` tells it."""
+    """The termination of one container, idle until `obey` is called; `ask` sends the stop signal."""
 
     def __init__(
         self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try, ask: Callable[[], None]
@@ -125,7 +124,7 @@ class Ending:
         self._killed_not_before = 0
 
     def obey(self, wish: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """End it as a wish says; a later wish may hurry."""
+        """Terminate the container as a stop request says; a later request may shorten the grace period."""
         self._killed_at = wish["at"] + int(wish["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
@@ -136,7 +135,7 @@ class Ending:
         self._look()
 
     def kill(self) -> None:
-        """End it now: what is around its first process ends what else there is."""
+        """Kill the first process; the pid namespace or the warden ends the others."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -147,7 +146,7 @@ class Ending:
         self._ask()
 
     def _look(self) -> None:
-        """Kill it if it is time, or look again then."""
+        """Kill the container if its grace period is over; otherwise check again then."""
         left = max(self._killed_at, self._killed_not_before) - clock.now()
         if left <= 0:
             self.kill()

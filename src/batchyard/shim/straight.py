@@ -1,7 +1,7 @@
-"""Paths that are walked from a folder that is held open, without following any link.
+"""Path traversal from an open directory without following links.
 
-Containers write to their volumes while others look at them. So what was found to be a folder may be a link a moment
-later: a path is not looked at and then used, but each step is opened, and the next one is reached from there.
+Containers modify their volumes while they are used, so a checked directory may be a link a moment later. Each path
+component is therefore opened, and the next one is reached from the open file.
 """
 
 import errno
@@ -14,17 +14,17 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def opened(top: str | int, path: str) -> int:
-    """Open a place below a folder, as O_PATH does. OSError where it is not there, and ELOOP where a link is."""
+    """Open a path below a directory with O_PATH. OSError if it does not exist, with ELOOP if it contains a link."""
     return _walked(top, path, None)
 
 
 def made(top: str | int, path: str, mode: int) -> int:
-    """Open a place below a folder as `opened` does; folders that are not there are made, with that mode."""
+    """Open a path below a directory as `opened` does, creating missing directories with `mode`."""
     return _walked(top, path, mode)
 
 
 def made_file(top: str | int, path: str, mode: int) -> int:
-    """Open a file below a folder as `opened` does; it is made where it is not there, with that mode."""
+    """Open a file below a directory as `opened` does, creating it with `mode` if missing."""
     folder = opened(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
@@ -52,7 +52,7 @@ def _walked(top: str | int, path: str, mode: int | None) -> int:
 
 def _step(folder: int, name: str, mode: int | None) -> int:
     if name == "..":
-        raise OSError(errno.EINVAL, "this is no name", name)
+        raise OSError(errno.EINVAL, "not a file name", name)
     try:
         found = os.open(name, _PLACE, dir_fd=folder)
     except FileNotFoundError:
@@ -66,7 +66,10 @@ def _step(folder: int, name: str, mode: int | None) -> int:
 
 
 def _made_folder(folder: int, name: str, mode: int) -> int:
-    """Make a folder with that mode, whatever the umask says: who exchanges it meanwhile, gets that for his own."""
+    """Create a directory with exactly that mode, regardless of the umask.
+
+    If another process replaces the directory meanwhile, only its own directory gets the mode.
+    """
     os.mkdir(name, mode, dir_fd=folder)
     file = os.open(name, _FOLDER, dir_fd=folder)
     os.fchmod(file, mode)

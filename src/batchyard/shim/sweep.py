@@ -1,4 +1,4 @@
-"""What is left of keepers that were killed: control groups and containers that nobody removes any more."""
+"""Cleanup after killed shims: removes their control groups and containers."""
 
 import os
 from contextlib import suppress
@@ -10,12 +10,12 @@ from batchyard.shim.engine import Engine
 
 
 def name_of_pods(node: int) -> str:
-    """How the names of this node's groups begin: other nodes of the machine have theirs beside them."""
+    """Return the name prefix of this node's control groups; other nodes on the machine use other prefixes."""
     return f"batchyard-{state_dir.identity(node)}-"
 
 
 def after(node: int, found: Features, path: str) -> None:
-    """Tidy up after a keeper of a run; not where it had left that to one who keeps it still."""
+    """Remove the control groups of an ended run, unless another shim still supervises it."""
     if found.cgroups is None:
         return
     _, uid, *place = path.split("/")
@@ -28,19 +28,19 @@ def after(node: int, found: Features, path: str) -> None:
 
 
 def all_pods(node: int, found: Features) -> None:
-    """Tidy up after spawners before."""
+    """Remove the control groups that earlier spawners have left."""
     if found.cgroups is not None:
         for uid, group in cgroups.left_over(found.cgroups.base, name_of_pods(node)).items():
             _remove_if_left(node, uid, group, has_namesakes=found.runner is not None)
 
 
 def is_of_image(path: str) -> bool:
-    """Whether a run's path is that of one that sees to an image."""
+    """Whether a run is an image pull, from its path."""
     return path.split("/")[2:3] == ["images"]
 
 
 def leaves_container(node: int, path: str) -> bool:
-    """Whether the keeper of a run that is over may have left a container of the engine."""
+    """Whether the shim of a run has ended and may have left a container of the engine."""
     with suppress(OSError):
         run = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run, name) or {} for name in ("spec.json", "state.json"))
@@ -51,13 +51,13 @@ def leaves_container(node: int, path: str) -> bool:
 
 
 def containers(node: int, engine: Engine) -> None:
-    """Have the engine forget the containers of this node that have no keeper."""
+    """Remove this node's containers that have no shim from the engine."""
     found = engine.containers()
     engine.forget(*(name for path, name in found.items() if not _is_kept(node, path)))
 
 
 def kept_runs(pod: int) -> list[str]:
-    """The runs of containers that have a keeper, as paths relative to the pod's folder."""
+    """Return the container runs that have a shim, as paths relative to the pod's directory."""
     found = [f"runs/{name}/{attempt}" for name in _names(pod, "runs") for attempt in _names(pod, f"runs/{name}")]
     return [path for path in found if _is_kept(pod, path)]
 

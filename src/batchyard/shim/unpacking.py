@@ -1,8 +1,8 @@
-"""An image's root filesystem as a folder: written from an archive, in a process that sees nothing but that folder.
+"""Image unpacking: writes a root filesystem from an archive, in a process that is chrooted into the target.
 
-So no link of the archive leads anywhere else. All files are those of whoever runs the node, whom containers see as the
-user that they run as: they may be read, and folders be written to, by their owner in any case. Left out are devices,
-owners, and the bits by which programs run as somebody else, which containers never do.
+So no link in the archive leads out of the target. All files belong to the user that runs the node, which containers see
+as their own user. Files are readable and directories writable by their owner in any case. Devices, owners, and setuid
+and setgid bits are left out, because containers never use them.
 """
 
 import json
@@ -22,9 +22,9 @@ _FOLDER_MODE, _FILE_MODE, _STICKY = 0o700, 0o400, 0o1777
 
 
 def unpack(archive: int, place: str) -> dict[str, Any]:
-    """Write an archive that can be read from a file into an empty folder: its bytes, and who its users are.
+    """Unpack an archive from a file into an empty directory; return its size and account files.
 
-    `{"bytes": 123, "passwd": "...", "group": "..."}`; OSError where it cannot be written, or is none.
+    `{"bytes": 123, "passwd": "...", "group": "..."}`; OSError if the archive is invalid or cannot be written.
     """
     told, tells = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -43,7 +43,7 @@ def unpack(archive: int, place: str) -> dict[str, Any]:
 
 
 def _be(archive: int, place: str, tells: int) -> None:
-    """In the child: unpack, and tell what came of it."""
+    """In the child: unpack, and report the result."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
@@ -61,7 +61,7 @@ def _be(archive: int, place: str, tells: int) -> None:
 
 
 def _write_all(archive: int) -> int:
-    """Write the members of an archive; the sum of the bytes of its files."""
+    """Write the members of an archive; return the total size of its files."""
     total, folders = 0, []
     with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPIED_BYTES) as opened:
         for member in _members(opened):
@@ -75,16 +75,16 @@ def _write_all(archive: int) -> int:
                 os.unlink(path)
             _write(opened, member, path)
             total += member.size if member.isreg() else 0
-    for path, changed in reversed(folders):  # what was written into them has changed that
+    for path, changed in reversed(folders):  # writing into them has changed it
         os.utime(path, (changed, changed))
     return total
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of an archive, none of which is kept."""
+    """Yield the members of an archive without keeping them."""
     for member in archive:
         yield member
-        archive.members = []  # type: ignore[attr-defined]  # as an archive that is read once would keep them all
+        archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members even in stream mode
 
 
 def _make_folder(path: str, member: tarfile.TarInfo) -> None:
@@ -93,7 +93,7 @@ def _make_folder(path: str, member: tarfile.TarInfo) -> None:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write what is no folder."""
+    """Write a member that is not a directory."""
     if member.issym():
         os.symlink(member.linkname, path)
     elif member.islnk():
@@ -110,27 +110,28 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None
 
 
 def _text(path: str) -> str:
-    """What a file says, as far as that is needed; nothing where there is none."""
+    """Return the start of a file; empty if it does not exist."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_ACCOUNTS_BYTES).decode(errors="replace")
     return ""
 
 
 # --- overlays ---
+# Overlays on read-only directories: added mount points that an image lacks, or a writable layer.
 #
-# Folders that a container sees with something added: places to mount at where an image has none, or all it writes.
-#
-# The folder itself stays as it is. What is added lies in the run's folder (overlayfs, which user namespaces have too).
+# The lower directory stays unchanged. The upper layer is in the run's directory (overlayfs, which user namespaces
+# support).
 
 
-#: As Linux has it.
+#: The limit of Linux.
 _LINKS_MAX = 40
 
 
 def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
-    """What is shown at which place, such that each target is there: its path, and whether it is a folder.
+    """Return the source directory of each place, with missing mount points added.
 
-    Nothing else of the machine may be changed by the mounts, so the process leaves its mount namespace.
+    A target is a path and whether it is a directory. This process leaves its mount namespace, so that the mounts affect
+    nothing else on the machine.
     """
     found = dict(shown)
     lacking: dict[str, list[tuple[str, bool]]] = {}
@@ -152,7 +153,7 @@ def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], o
 
 
 def writable(folder: str, own: str) -> str:
-    """Where a folder is seen that may be written to, what is written being the run's own."""
+    """Mount a writable overlay of a directory, whose upper layer belongs to the run; return its path."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{own}/{name}", 0o755)
     leave_mount_namespace()
@@ -165,15 +166,15 @@ def writable(folder: str, own: str) -> str:
 
 
 def inside(root: str, path: str) -> str:
-    """A path as it is without the links of a root filesystem, which lead nowhere but into that; it need not be there.
+    """Resolve the links of a path within a root filesystem; the path need not exist.
 
-    bubblewrap would follow them through the machine's own files.
+    bubblewrap would resolve them against the machine's own files.
     """
     return _without_links(path, lambda place: _link(f"{root}{place}"))
 
 
 def inside_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
-    """The same where a container sees some folders of the machine, and links beside them."""
+    """Resolve the links of a path in a container that sees some directories of the machine and links beside them."""
 
     def link_at(place: str) -> str | None:
         whole = next((whole for whole in folders if images.is_within(place, whole)), None)
@@ -208,24 +209,24 @@ def _without_links(path: str, link_at: Callable[[str], str | None]) -> str:
 
 
 def leave_mount_namespace() -> None:
-    """Let what is mounted from now on be this process's own."""
+    """Enter a new mount namespace, so that later mounts are private to this process."""
     linux.unshare(linux.NEWNS)
     linux.keep_mounts_to_oneself()
 
 
 def _named(path: str) -> str:
-    """A path as an option of overlayfs takes it."""
+    """Escape a path for the options of overlayfs."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
 def _straight(path: str) -> str:
-    """A path without the link that a folder of programs may be, such as /bin."""
+    """Resolve the first component of a path, which may be a link such as /bin."""
     first, found, rest = path[1:].partition("/")
     return f"{os.path.realpath(f'/{first}')}{found}{rest}" if os.path.islink(f"/{first}") else path
 
 
 def make_place(path: str, is_folder: bool) -> None:
-    """Make what something can be mounted at, and the folders it lies in."""
+    """Create a mount point and its parent directories."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))

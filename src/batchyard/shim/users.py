@@ -1,6 +1,6 @@
-"""Who a user is that an image or a pod names, by the image's own /etc/passwd and /etc/group.
+"""User lookup and user namespaces: users of images and pods, from the image's /etc/passwd and /etc/group.
 
-Source: github.com/moby/sys/user (GetExecUser), which runc and containerd ask.
+Source: github.com/moby/sys/user (GetExecUser), which runc and containerd use.
 """
 
 import os
@@ -13,13 +13,12 @@ from typing import Final, NamedTuple
 from batchyard.shim import images, linux
 
 # --- pod users ---
+# Pod users on a node that runs as root: ids without an account, which own nothing on the machine.
 #
-# The users of pods on a machine whose node runs as root: ids without an account, which own nothing on the machine.
-#
-# Each pod has an id of its own. A user namespace maps the user of a container to that id, and the files that the
-# container sees are mounts that map the machine's root to it (id-mapped mounts). So the files of pods belong to root on
-# the disk, and root in a container is an ordinary user outside of it. If a filesystem cannot map owners, the pod's own
-# files are given to its id, and the container has the rights of an ordinary user to all other files.
+# Each pod has its own id. A user namespace maps the container's user to that id, and the files that the container sees
+# are id-mapped mounts, which map the machine's root to it. So files of pods belong to root on disk, and root in a
+# container is an unprivileged user outside of it. If a filesystem does not support id-mapped mounts, the pod's own
+# files are given to its id. The container then has an ordinary user's rights to all other files.
 #
 # Sources: Documentation/filesystems/idmappings.rst of Linux; keps.k8s.io/127 (user namespaces); systemd's UIDS-GIDS.md,
 # which assigns no ids from 1879048192 to 2147352575.
@@ -27,7 +26,7 @@ from batchyard.shim import images, linux
 
 _FIRST: Final = 0x70000000
 _COUNT: Final = 1 << 27
-#: Copies of mounts are attached here, in a mount namespace of this process alone: every user can reach this folder.
+#: Mount copies are attached here, in this process's own mount namespace: every user can reach this directory.
 _STAGE: Final = "/tmp"
 _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
@@ -41,15 +40,15 @@ def id_of(pod: str) -> int:
 
 
 def make_namespace(pod: str) -> int:
-    """Return a user namespace, held open, whose root is the pod's id. OSError if this machine cannot make one."""
+    """Return a user namespace, held open, whose root is the pod's id. OSError if it cannot be created."""
     return linux.make_user_namespace(*_lines((0, id_of(pod), 1)))
 
 
 class PodUsers:
-    """The user of one pod, and the files that a container of it sees, as mounts that map their owners."""
+    """The user of one pod, and the id-mapped mounts of the files that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """`namespace` is the pod's, held open, `own_folder` its folder. This process leaves its mount namespace."""
+        """`namespace` is the pod's, held open, `own_folder` its directory. This process leaves its mount namespace."""
         self.id = id_of(pod)
         self._namespace = namespace
         self._own_folder = own_folder
@@ -59,10 +58,10 @@ class PodUsers:
         linux.keep_mounts_to_oneself()
 
     def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
-        """Copy a file or folder with all that is mounted in it; return where it is once this process is in the pod.
+        """Copy a mount of a file or directory, with nested mounts; return its path after `enter`.
 
-        A shared folder of the machine has files of other users, whose owners stay as they are. Nothing that is of the
-        machine is given to the pod, wherever it is seen.
+        A shared directory of the machine keeps the owners of other users' files. Files of the machine are never given
+        to the pod.
         """
         if source not in self._places:
             place = f"{_STAGE}/{len(self._copies)}"
@@ -84,7 +83,7 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _mapped(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a copy with mapped owners, attached nowhere; with its own owners if they cannot be mapped."""
+        """Return a detached copy with mapped owners, or with its own owners if mapping fails."""
         copy = linux.clone_mount(source)
         try:
             linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
@@ -100,9 +99,9 @@ class PodUsers:
 
 
 def give(path: str, owner: int) -> None:
-    """Give root's files in a folder, and the folder, to another user.
+    """Change the owner of a directory tree's files that belong to root.
 
-    Files are reached by the folders that hold them, held open: a container may exchange a folder for a link meanwhile.
+    Files are accessed through their open parent directories: a container may replace a directory by a link meanwhile.
     """
     _give_one(path, owner)
     for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
@@ -118,13 +117,13 @@ def _give_one(name: str, owner: int, folder: int | None = None) -> None:
 
 
 def _lines(*rows: tuple[int, int, int]) -> tuple[str, str]:
-    """Return the lines of uid_map and gid_map: the first id inside, the first outside, and how many."""
+    """Return the lines of uid_map and gid_map: the first id inside, the first outside, and the count."""
     text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in rows)
     return text, text
 
 
 def _extents() -> list[tuple[int, int]]:
-    """Return the ids that exist in this process's user namespace, users and groups alike: the first, and the end."""
+    """Return the ids mapped in this process's user namespace for both users and groups, as half-open ranges."""
     with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
         texts = users.read(), groups.read()
     found = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in texts]
@@ -137,11 +136,11 @@ def _has_ids(first: int, count: int) -> bool:
 
 
 def _upper_ids() -> tuple[int, int]:
-    """Return ids for pods where root has few of them, in a container for instance: the upper half of the most."""
+    """Return a range of ids if root has few of them, such as in a container: the upper half of the largest one."""
     start, end = max(_extents(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     count = (end - start) // 4
     if count < 1:
-        raise OSError(0, "root has no ids here that pods could have")
+        raise OSError(0, "root's user namespace has no ids for pods")
     return start + 2 * count, count
 
 
@@ -150,7 +149,7 @@ def _last_id() -> int:
 
 
 class Account(NamedTuple):
-    """Whoever runs a container."""
+    """The account that runs a container."""
 
     uid: int
     gid: int
@@ -158,7 +157,7 @@ class Account(NamedTuple):
 
 
 def account(named: str, passwd: str, group: str) -> Account:
-    """Who `user` or `user:group` is, by name or number; root where nothing is said. ValueError where nobody knows."""
+    """Resolve `user` or `user:group`, by name or number; the default is root. ValueError for an unknown name."""
     user, _, own_group = named.partition(":")
     found = _user(user or "0", passwd)
     if not own_group:
@@ -179,7 +178,7 @@ def _user(user: str, passwd: str) -> Account:
 
 
 def _rows(text: str, fields: int) -> Iterator[list[str]]:
-    """The entries that have so many fields, of which the third is a number, and the fourth too if there are more."""
+    """Yield the entries with enough fields and numeric ids: the third field, and the fourth of longer entries."""
     for line in text.splitlines():
         row = line.split(":")
         if len(row) >= fields and all(number.isdigit() for number in row[2 : 4 if fields > 3 else 3]):

@@ -1,1 +1,1 @@
-"""What a pod and the objects it names become for its containers, as a kubelet works it out: no I/O, no clock."""
+"""Local kubelet: pure functions from pods, their runs and the objects they name to run requests and statuses."""

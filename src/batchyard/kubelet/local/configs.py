@@ -1,6 +1,6 @@
-"""ConfigMaps and Secrets as pods use them: variables, and files.
+"""ConfigMaps and Secrets as sources of environment variables and files.
 
-Source of the words: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
+Source of the messages: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
 """
 
 import base64
@@ -15,14 +15,14 @@ from batchyard.interfaces.client import Reader
 class Config(NamedTuple):
     """The entries of a ConfigMap or Secret."""
 
-    #: What a variable may be set to. Bytes that are no UTF-8 are kept as Python keeps those of an environment.
+    #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
     texts: Mapping[str, str]
-    #: What a file may hold.
+    #: Contents for files.
     contents: Mapping[str, bytes]
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> Config | None:
-    """A ConfigMap; None if there is none. No variable is set to its binary data."""
+    """Return a ConfigMap; None if it does not exist. Its binary data is not available to variables."""
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None
@@ -31,7 +31,7 @@ def find_config_map(reader: Reader, namespace: str, name: str) -> Config | None:
 
 
 def find_secret(reader: Reader, namespace: str, name: str) -> Config | None:
-    """A Secret; None if there is none."""
+    """Return a Secret; None if it does not exist."""
     obj = reader.get(Key(scheme.SECRET, namespace, name))
     if obj is None:
         return None
@@ -40,12 +40,12 @@ def find_secret(reader: Reader, namespace: str, name: str) -> Config | None:
 
 
 def no_config_map(name: str) -> str:
-    """What is said where there is none."""
+    """Return the kubelet's message for a missing ConfigMap."""
     return f'configmap "{name}" not found'
 
 
 def no_secret(name: str) -> str:
-    """What is said where there is none."""
+    """Return the kubelet's message for a missing Secret."""
     return f'secret "{name}" not found'
 
 

@@ -1,7 +1,7 @@
-"""The whole of what a run of a container is to be: the spec that its keeper reads.
+"""Container run spec: the complete input of a container's shim.
 
-Source of the order in which things are looked at, which decides what is told first: pkg/kubelet/kuberuntime
-(startContainer, generateContainerConfig); of resources: kuberuntime_container_linux.go.
+Sources of the order of checks, which decides the first reported error: pkg/kubelet/kuberuntime (startContainer,
+generateContainerConfig); of resources: kuberuntime_container_linux.go.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,10 @@ from batchyard.kubelet.local.security import (
 from batchyard.kubelet.local.volume_plans import Mount, Plan, mounts_of
 
 # --- probes ---
+# Probes and lifecycle hooks of a container, with defaults and numeric ports.
 #
-# The probes and lifecycle hooks of a container, complete: defaults filled in, ports as numbers.
-#
-# A kubelet finds out that a port's name is unknown when it probes, tells it, and probes again for ever; here such a
-# container is not made. Source: pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
+# A kubelet detects an unknown port name only when it probes, and then fails each probe. Here such a container is not
+# created. Source: pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
 
 
 _PROBES: Final[Mapping[str, str]] = {
@@ -57,7 +56,7 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The probes of a container by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
+    """Return the probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
     found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in found.items():
         if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
@@ -69,7 +68,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The handlers of a container by `postStart` and `preStop`; ContainerError if a port is unknown."""
+    """Return the hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
     return {name: {**_said(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
@@ -80,7 +79,7 @@ def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _actions(fields: Mapping[str, Any], container: Mapping[str, Any], whose: str) -> dict[str, Mapping[str, Any]]:
-    """What a probe or hook does that has a port."""
+    """Return the handlers of a probe or hook that use a port."""
     return {
         action: {**defaults, **_said(fields[action]), "port": _port(fields[action].get("port"), container, whose)}
         for action, defaults in _OF_ACTIONS.items()
@@ -105,37 +104,37 @@ _MESSAGE_POLICY: Final = "File"
 
 
 def no_fault(_: str) -> str:
-    """Every seccomp profile can be loaded."""
+    """Accept every seccomp profile."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What is said of the machine, for all pods alike."""
+    """The machine's settings for all pods."""
 
     images: Sequence[ImageRow] = ()
-    #: The folders of the machine that pods may have by hostPath.
+    #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
-    #: Who runs a container of which nobody says it.
+    #: The user of containers that name none.
     default_user: User = ROOT
-    #: How many processes a container may have.
+    #: The maximum number of processes of a container.
     pids: int = 32768
-    #: A log is kept in so many files of so many bytes, as a kubelet's containerLogMaxFiles and containerLogMaxSize.
+    #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
-    #: The container engines that work here, the one first that is asked where nothing is said.
+    #: The usable container engines, the default first.
     engines: Sequence[str] = ()
-    #: How many bytes unpacked images may take that no container uses.
+    #: The size limit in bytes of unpacked images that no container uses.
     cache_bytes: int = 20 << 30
-    #: Whether pods may use the machine's network, and so reach what listens on its loopback.
+    #: Whether pods may use the machine's network, including services on its loopback.
     host_network: bool = False
-    #: Why a seccomp profile of this machine cannot be loaded, by its name; '' where it can.
+    #: Returns why a seccomp profile of this machine cannot be loaded, by its name; '' if it can.
     profile_fault: Callable[[str], str] = no_fault
 
 
 class Standing(NamedTuple):
-    """What stands for a container's image; for one of an engine what the engine tells of it."""
+    """The mapping of a container's image, and the metadata of an engine's image."""
 
     row: ImageRow
     image: Mapping[str, Any]
@@ -143,22 +142,22 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a pod was given before its containers are made."""
+    """What a pod has before its containers are created: addresses, volumes, devices and the image."""
 
-    #: Its addresses, the main one first.
+    #: Its addresses, the primary one first.
     addresses: Sequence[str] = ()
-    #: What its volumes hold, by name.
+    #: Its volumes, by name.
     volumes: Mapping[str, Plan] = field(default_factory=dict)
-    #: By container.
+    #: Devices by container name.
     devices: Mapping[str, Devices] = field(default_factory=dict)
-    #: What stands for the image of the one that is made; None: something of this machine.
+    #: The image of the container to create; None for a mapped image.
     standing: Standing | None = None
 
 
 class ContainerRun(NamedTuple):
-    """What a run is to be."""
+    """The spec of a run, and its mounts."""
 
-    #: Complete, but that its mounts are not yet looked up in the folder of the pod.
+    #: Complete, except that the mounts are not yet resolved in the pod's directory.
     spec: dict[str, Any]
     mounts: Sequence[Mount]
 
@@ -166,7 +165,7 @@ class ContainerRun(NamedTuple):
 def container_run(
     pod: Obj, container: Mapping[str, Any], attempt: int, given: Given, settings: NodeSettings, reader: Reader
 ) -> ContainerRun:
-    """The run of a container, the attempt counted from 0; ContainerError if it cannot be made as it is asked for."""
+    """Return a container's run spec, attempts counted from 0; ContainerError if it cannot be created."""
     name: str = container["name"]
     standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
     refuse_what_cannot_be(pod, container, reader, host_network=settings.host_network)
@@ -203,13 +202,13 @@ def container_run(
 
 
 def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
-    """What an image brings besides its programs."""
+    """Return the mount of the image's working directory."""
     folder = row.working_dir
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
 def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: User) -> dict[str, Any]:
-    """What a container sees for its root, where it begins in that, and as whom."""
+    """Return the image, working directory and user fields of a container."""
     row, image = standing
     name, folder = container.get("image") or "", container.get("workingDir")
     if not row.engine:
@@ -230,9 +229,9 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: 
 
 
 def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
-    """The container's command and arguments, or those of its image where it has none of its own.
+    """Return the container's command and arguments, or those of its image.
 
-    An image's own arguments go with its own command alone. Where the image has no command, the container's arguments
+    The image's arguments apply only with the image's command. If the image has no command, the container's arguments
     are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
     """
     said = command_line(container, variables)
@@ -240,13 +239,13 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
         said = [*entrypoint, *(said or arguments)]
     if not said:
-        what = f"what stands for image {quoted(container.get('image') or '')} names none"
-        raise ContainerError(CREATE, f"no command specified: {what}; say it in the container's command")
+        what = f"image {quoted(container.get('image') or '')} has none"
+        raise ContainerError(CREATE, f"no command specified: {what}; set the container's command")
     return said
 
 
 def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
-    """HOSTNAME, as runtimes set it; who uses the node's network has the node's name, which is not known here."""
+    """Return HOSTNAME as runtimes set it; on the host network it is the node's name, which is not known here."""
     if pod["spec"].get("hostNetwork"):
         return {}
     try:
@@ -256,7 +255,7 @@ def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:
 
 
 def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
-    """Limits and requests; where a container has no limit its pod's holds, and its limit is its request."""
+    """Return limits and requests. An unset limit defaults to the pod's, and an unset request to the limit."""
     own: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = own.get("limits") or {}
     of_pod: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
@@ -266,5 +265,5 @@ def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, M
 
 
 def _amount(name: str, amounts: Mapping[str, Any]) -> int | None:
-    """Thousandths of cpu, bytes of memory; None if nothing is said, or zero, which is no limit."""
+    """Return thousandths of a CPU or bytes of memory; None if unset or zero, which means no limit."""
     return quantity.amount(name, amounts[name]) or None if name in amounts else None

@@ -1,4 +1,4 @@
-"""What the status of a pod says of one of its containers, from its runs.
+"""Container statuses, computed from runs.
 
 Sources: pkg/kubelet/kubelet_pods.go (convertToAPIContainerStatuses), pkg/kubelet/prober (prober_manager.go:
 UpdatePodStatus), pkg/kubelet/kuberuntime (doBackOff).
@@ -21,22 +21,22 @@ _KILLED: Final = 137
 
 
 class Trouble(NamedTuple):
-    """Why a container cannot be started at present: reason and message of its waiting."""
+    """Why a container cannot start now: reason and message of its `waiting` state."""
 
     reason: str
     message: str
 
     def state(self) -> Mapping[str, Any]:
-        """The state of a container that has it."""
+        """The container state for this reason."""
         return {"waiting": {field: text for field, text in self._asdict().items() if text}}
 
 
 def container_status(
     container: Container, pod: Obj, trouble: Trouble | None, backoff: Duration | None, *, is_starting: bool = False
 ) -> dict[str, Any]:
-    """The status of a container; `backoff` is how long it waits before it starts again.
+    """Return the status of a container; `backoff` is its current restart delay.
 
-    While it starts what was said of it before goes on being said.
+    While a container starts, its previous status stays.
     """
     run, told = container.last, container.told
     why = trouble if backoff is None else backing_off(pod, container.name, backoff)
@@ -64,19 +64,19 @@ def container_status(
 
 
 def unknown(message: str = _LOST) -> Mapping[str, Any]:
-    """The state of a container of which nobody knows what became."""
+    """Return the state of a container whose outcome is unknown."""
     return {"terminated": {"exitCode": _KILLED, "reason": UNKNOWN, "message": message}}
 
 
 def backing_off(pod: Obj, container: str, wait: Duration) -> Trouble:
-    """Why a container waits that ended too soon."""
+    """Return the CrashLoopBackOff of a container that ended too soon."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     return Trouble("CrashLoopBackOff", f"back-off {text} restarting failed container={container} pod={full_name(pod)}")
 
 
 def full_name(pod: Obj) -> str:
-    """A pod as kubelets tell of it."""
+    """Format a pod as kubelets do in messages."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
@@ -90,7 +90,7 @@ def _state(run: Run, why: Trouble | None, pod: Obj) -> Mapping[str, Any]:
 
 
 def _not_begun(container: Container, pod: Obj, why: Trouble | None) -> dict[str, Any]:
-    """The status of one that never ran, or of whose runs nothing is left but what was told of them."""
+    """Return the status of a container without runs, based on its last reported status."""
     told = container.told
     if told and "terminated" in told["state"]:
         return {**told}
@@ -119,7 +119,7 @@ def _outline(container: Container) -> dict[str, Any]:
 
 
 def _image_of(run: Run) -> Mapping[str, str]:
-    """The image of a container engine as it was found; nothing of one that something else stands for."""
+    """Return the image as the engine resolved it; empty for an image that is mapped to this machine."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
@@ -131,7 +131,7 @@ def _mount(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def terminated(run: Run) -> Mapping[str, Any]:
-    """The state of a container that has ended."""
+    """Return the `terminated` state of a run."""
     if run.status.get("reason") == UNKNOWN:
         return unknown()
     told: dict[str, Any] = {"exitCode": run.exit_code, "reason": run.status.get("reason") or _reason(run.exit_code)}

@@ -1,8 +1,8 @@
-"""Which whole devices, such as GPUs, a container is given, and what it needs to use them.
+"""Device allocation: whole devices such as GPUs for containers, and what containers need to use them.
 
-A device belongs to one pod at a time. What a container that only starts a pod had goes on to those after it. The lowest
-numbers that are free are taken. Sources: pkg/kubelet/cm/devicemanager/manager.go (Allocate, devicesToAllocate);
-NVIDIA's device plugin for what a GPU's container has.
+A device belongs to one pod at a time. Devices of an init container are reused by later containers. Free devices with
+the lowest numbers are taken first. Sources: pkg/kubelet/cm/devicemanager/manager.go (Allocate, devicesToAllocate);
+NVIDIA's device plugin for the environment of a GPU container.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.local.security import containers_of
 
 Allocation: TypeAlias = Mapping[str, Sequence[int]]
-"""The numbers of the devices of one pod's containers, by name."""
+"""The device numbers of one pod's containers, by container name."""
 
 GPU: Final = "nvidia.com/gpu"
 
@@ -27,22 +27,22 @@ class Gpu(NamedTuple):
     uuid: str
     model: str
     memory_bytes: int
-    #: The files that programs need to use it.
+    #: The device files that programs need to use it.
     paths: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What a container is given of the machine's devices."""
+    """The device files and environment variables that a container gets."""
 
     paths: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation:
-    """The devices of each container that asks for some of a resource; InputError if there are not enough.
+    """Allocate devices to each container that requests some; InputError if too few are free.
 
-    `numbers` are all healthy devices of the machine, `held` what pods have, by uid. What the pod itself has stays its.
+    `numbers` are all healthy devices of the machine, `held` the allocations of pods by uid. The pod keeps its own.
     """
     uid: str = pod["metadata"]["uid"]
     own = held.get(uid, {})
@@ -69,10 +69,9 @@ def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> Devices:
-    """What a container with these GPUs is given on a machine that has some; none included.
+    """Return what a container with these GPUs gets; without GPUs, variables that hide all of the machine's.
 
-    The variables name GPUs by what they are and not by their place, which is another where a container sees its own
-    ones alone.
+    The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
     """
     if not gpus:
         return Devices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
@@ -103,7 +102,7 @@ def _check_same(container: Mapping[str, Any], had: Sequence[int], asked: tuple[s
 
 
 def _pick(resource: str, wanted: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
-    """Devices that the pod has already, then free ones."""
+    """Return devices that the pod can reuse, then free ones."""
     reused = sorted(reusable)[:wanted]
     needed = wanted - len(reused)
     if len(free) < needed:

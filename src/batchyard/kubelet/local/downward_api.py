@@ -1,7 +1,7 @@
-"""What a container may know of its pod and of its node: the downward API.
+"""Downward API: fields of the pod and its node for containers.
 
 Sources: pkg/fieldpath; pkg/kubelet/kubelet_pods.go (podFieldSelectorRuntimeValue); pkg/api/v1/resource (divisors, and
-what stands in for a limit that is not set); k8s.io/component-helpers nodeaddresses (GetNodeHostIPs).
+the defaults of unset limits); k8s.io/component-helpers nodeaddresses (GetNodeHostIPs).
 """
 
 import ipaddress
@@ -14,22 +14,22 @@ from batchyard.api.validation import names
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import InputError, quoted
 
-#: Limits for which what the node has stands in.
+#: Limits that default to the node's allocatable amount.
 _DEFAULTED: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class Facts(NamedTuple):
-    """A pod, the addresses it was given, and its node."""
+    """A pod, its addresses, and its node."""
 
     pod: Obj
-    #: The pod's own, the first one its main one; none where it has none yet.
+    #: The pod's addresses, the primary one first; empty if it has none yet.
     addresses: Sequence[str]
-    #: None where there is no such object.
+    #: None if the node does not exist.
     node: Obj | None
 
 
 def facts_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> Facts:
-    """What is known of a pod that is bound."""
+    """Return the fields' sources for a bound pod."""
     return Facts(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
 
 
@@ -37,7 +37,7 @@ def facts_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> Facts:
 
 
 def variable_of_field(facts: Facts, path: str) -> str:
-    """The value of a variable that is a field; InputError if it can be none."""
+    """Return a field as the value of an environment variable. InputError if it is not supported."""
     spec: Mapping[str, Any] = facts.pod["spec"]
     match path:
         case "spec.nodeName":
@@ -56,7 +56,7 @@ def variable_of_field(facts: Facts, path: str) -> str:
 
 
 def text_of_field(pod: Obj, path: str) -> str:
-    """A field of the metadata as text, as files have it; InputError if it can be none."""
+    """Return a metadata field as text, as in files. InputError if it is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field, subscript = _parted(path)
     if subscript is not None:
@@ -71,7 +71,7 @@ def text_of_field(pod: Obj, path: str) -> str:
 
 
 def _parted(path: str) -> tuple[str, str | None]:
-    """`metadata.labels['x']` as its field and what stands between the quotes."""
+    """Split `metadata.labels['x']` into the field and its subscript."""
     field, bracket, rest = path.partition("['")
     return (field, rest.removesuffix("']")) if field and bracket and path.endswith("']") else (path, None)
 
@@ -86,7 +86,7 @@ def _entry(metadata: Mapping[str, Any], path: str, field: str, key: str) -> str:
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """The addresses of a node: its first one, and the first of the other family."""
+    """Return the node's first address, and the first one of the other IP family."""
     listed: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     found = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in listed if a["type"] == kind]
     if not found:
@@ -99,10 +99,10 @@ def _host_addresses(node: Obj | None) -> list[str]:
 
 
 def text_of_resource(facts: Facts, selector: Mapping[str, Any], own: str = "") -> str:
-    """What a container requests or is limited to, in units of the divisor, rounded up; InputError if it can be none.
+    """Return a container's request or limit in units of the divisor, rounded up. InputError if it is not supported.
 
-    `own` is the container that is meant where the selector names none. Where it has no limit its pod's stands in, or
-    all that pods may have of the node.
+    `own` is the container to use if the selector names none. An unset limit defaults to the smaller of the pod's limit
+    and the node's allocatable amount.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
@@ -120,7 +120,7 @@ def text_of_resource(facts: Facts, selector: Mapping[str, Any], own: str = "") -
 
 
 def _ceiling(facts: Facts, name: str) -> int:
-    """What stands in for a limit, in billionths; 0 where nothing is known."""
+    """Return the default of an unset limit, in billionths; 0 if unknown."""
     allocatable: Mapping[str, Any] = ((facts.node or {}).get("status") or {}).get("allocatable") or {}
     pods_own: Mapping[str, Any] = (facts.pod["spec"].get("resources") or {}).get("limits") or {}
     known = [quantity.parse(amounts[name]) for amounts in (allocatable, pods_own) if name in amounts]

@@ -1,8 +1,8 @@
-"""The variables of a container, and its command with them put in.
+"""Container environment variables and commands, with variable references expanded.
 
-Later ones stand before earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` in a value is a
-variable that was set before it, or a Service's. Any name goes that the API lets through: since Kubernetes 1.34 a
-kubelet leaves none out. Sources: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); pkg/kubelet/container.
+Later sources override earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` in a value refers
+to a variable set before it, or to a Service's. Every name that the API accepts is used, as by kubelets since Kubernetes
+1.34. Sources: pkg/kubelet/kubelet_pods.go (makeEnvironmentVariables); pkg/kubelet/container.
 """
 
 import re
@@ -18,25 +18,24 @@ from batchyard.kubelet.local.downward_api import Facts, facts_of, text_of_resour
 from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError
 
 # --- expansion ---
+# Variable references `$(NAME)`, as in values, commands and paths of pods.
 #
-# References to variables in texts: `$(NAME)`, as pods have them in values, commands and paths.
-#
-# Source: third_party/forked/golang/expansion, and the words of the API about `$$`.
+# Source: third_party/forked/golang/expansion, and the API documentation of `$$`.
 
 
-#: Characters of one text that a process can be given, and of all its variables or its command. Source: execve(2) of
-#: Linux (MAX_ARG_STRLEN, and a quarter of the usual bound of a stack).
+#: Maximum length of one argument or variable, and of all variables or the command together. Source: execve(2) of Linux
+#: (MAX_ARG_STRLEN, and a quarter of the default stack limit).
 LONGEST: Final = 128 * 1024
 TOTAL: Final = 2 * 1024 * 1024
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 def expand(text: str, lookup: Callable[[str], str | None]) -> str:
-    """The text with `$(NAME)` replaced by what the lookup says, once, from left to right.
+    """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
-    What comes in is not looked through again. A name that the lookup does not know stays as it is written, and so does
-    a `$(` that nothing closes. `$$` is one `$`. InputError where that is longer than any process can be given:
-    texts that refer to each other could grow without bound.
+    Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` is one `$`.
+    InputError if the result exceeds what a process can be given: values that refer to each other could grow without
+    bound.
     """
     length = 0
 
@@ -51,17 +50,17 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
             raise too_long()
         return value
 
-    closed = text.rfind(")") + 1  # behind it nothing is: each `$(` there would be sought an end for
+    closed = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
     return _REFERENCE.sub(replaced, text[:closed]) + text[closed:].replace("$$", "$")
 
 
 def too_long() -> InputError:
-    """What is told, in the words of execve(2), of more than a process can be given."""
+    """Return the error for too long arguments, with the message of execve(2)."""
     return InputError("argument list too long")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
-    """A path with its references replaced, and the names, sorted, that have no value or an empty one."""
+    """Expand a path; also return the sorted names that have no value or an empty one."""
     missing: dict[str, None] = {}
 
     def lookup(name: str) -> str:
@@ -74,22 +73,22 @@ def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]
 
 
 # --- services ---
-#
-# The variables by which containers find Services.
+# Service environment variables.
 #
 # Source: pkg/kubelet/envvars; pkg/kubelet/kubelet_pods.go (getServiceEnvVarMap).
 
 
-#: The Service by which all pods find the API, whatever they want of others.
+#: The Service of the API, which all pods get.
 _MASTER: Final = Key(scheme.SERVICE, "default", "kubernetes")
 _ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
 def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
-    """The variables of all Services of a namespace that have an address, and of the one of the API.
+    """Return the variables of a namespace's Services that have an address, and of the API's Service.
 
-    `has_links` is the pod's enableServiceLinks: without it only the latter. A Service of the namespace stands before
-    the API's if it has its name. A pod that `has_network` of its own finds the API there, others at the node's own.
+    `has_links` is the pod's enableServiceLinks: without it only the API's Service is included. A Service of the
+    namespace with the same name overrides it. A pod that `has_network` of its own reaches the API at the Service
+    address, others at the endpoint.
     """
     found: dict[str, Obj] = {}
     master = reader.get(_MASTER) if has_network else _as_the_node_sees_it(reader)
@@ -102,7 +101,7 @@ def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_ne
 
 
 def _as_the_node_sees_it(reader: Reader) -> Obj | None:
-    """The API's Service with the address and the port at which the server listens, where clients can trust it."""
+    """Return the API's Service with the endpoint's address and port, where clients can verify the server."""
     endpoints = reader.get(_ENDPOINTS)
     for subset in (endpoints or {}).get("subsets") or ():
         if subset["ports"][0].get("name") == "https":
@@ -129,7 +128,7 @@ def _variables(service: Obj) -> dict[str, str]:
 
 
 def _links(prefix: str, address: str, port: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
-    """The variables of one port, as Docker's links had them."""
+    """Return the variables of one port in the format of Docker links."""
     protocol: str = port.get("protocol") or "TCP"
     host = f"[{address}]" if ":" in address else address
     url = f"{protocol.lower()}://{host}:{port['port']}"
@@ -148,7 +147,7 @@ def _upper(name: str) -> str:
 
 
 _Find = Callable[[Reader, str, str], Config | None]
-#: How to find what a field refers to, how kubelets call it, and what they say where there is none.
+#: For each reference field: the lookup, the kind in messages, and the message if the object is missing.
 _REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
     "configMapRef": (find_config_map, "ConfigMap", no_config_map),
     "secretRef": (find_secret, "Secret", no_secret),
@@ -158,9 +157,9 @@ _REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """The variables of a container by name; ContainerError if one cannot be had.
+    """Return the environment variables of a container; ContainerError if one is not available.
 
-    `addresses` are those of the pod. What the image brings, HOME and HOSTNAME are no part of it.
+    `addresses` are those of the pod. The image's variables, HOME and HOSTNAME are not included.
     """
     try:
         variables = _environment_variables(facts_of(pod, addresses, reader), container, reader)
@@ -168,14 +167,14 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
         raise ContainerError(CONFIG, str(error)) from error
     for name, value in variables.items():
         if "\0" in value:
-            raise ContainerError(CREATE, f"environment variable {name} has a null byte, which no process can be given")
+            raise ContainerError(CREATE, f"environment variable {name} contains a null byte")
     return variables
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Command and arguments of a container with its variables put in. An unknown one stays as it is written.
+    """Return the command and arguments of a container, expanded. Unknown references stay as written.
 
-    ContainerError where they are longer than any process can be given.
+    ContainerError if they are too long for a process.
     """
     found: list[str] = []
     left = TOTAL
@@ -216,7 +215,7 @@ def _environment_variables(facts: Facts, container: Mapping[str, Any], reader: R
 
 
 def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
-    """The variables of an entry of envFrom."""
+    """Return the variables of an envFrom entry."""
     found = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
     if found is None:
         return {}
@@ -227,7 +226,7 @@ def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> di
 
 
 def _from_source(facts: Facts, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader) -> str | None:
-    """The value of a variable that has a source, or nothing at all; None: it is not set."""
+    """Return the value of a variable with a source or without a value; None if it stays unset."""
     if source.get("fieldRef"):
         return variable_of_field(facts, source["fieldRef"]["fieldPath"])
     if source.get("resourceFieldRef"):
@@ -252,7 +251,7 @@ def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: 
 
 
 def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> Config | None:
-    """What a reference names; None if there is none and there need not be."""
+    """Return the referenced object; None if it is optional and missing."""
     find, _, told = _REFERENCES[field]
     name: str = reference.get("name") or ""
     config = find(reader, namespace, name)

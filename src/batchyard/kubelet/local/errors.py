@@ -1,26 +1,26 @@
-"""What is said when a pod cannot be given what it asks for, in a kubelet's words where it has some.
+"""Errors for pods that cannot get what they request, with the kubelet's messages where it has some.
 
-    InputError          a part of what a pod needs cannot be had; whoever asked for the part says of what
-    ContainerError      a container cannot be made: the reason and message of its state `waiting`
-    VolumeError         a volume cannot be made: told by an event FailedMount, and tried again
+    InputError          an input of a pod is not available; the caller adds what it belongs to
+    ContainerError      a container cannot be created: reason and message of its `waiting` state
+    VolumeError         a volume cannot be created: reported by a FailedMount Event, and retried
 
-All three pass once what is missing is there. Source: pkg/kubelet/kuberuntime, pkg/kubelet/images, pkg/volume.
+All three are retried until the missing object exists. Source: pkg/kubelet/kuberuntime, pkg/kubelet/images, pkg/volume.
 """
 
 from typing import Final
 
 CONFIG: Final = "CreateContainerConfigError"
-"""The reason where the configuration of a container cannot be made."""
+"""The reason if the configuration of a container cannot be created."""
 CREATE: Final = "CreateContainerError"
-"""The reason where its runtime would refuse to create it."""
+"""The reason if the runtime would reject the container."""
 
 
 class InputError(Exception):
-    """A part of what a pod needs cannot be had; the text says why."""
+    """An input of a pod is not available; the text is the reason."""
 
 
 class ContainerError(Exception):
-    """A container cannot be made; goes into its state `waiting`, and into an event `Failed` as `Error: message`."""
+    """A container cannot be created: the reason and message of its `waiting` state; the message of a `Failed` Event."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class ContainerError(Exception):
 
 
 class VolumeError(Exception):
-    """A volume cannot be made; the text is that of an event of type Warning and reason FailedMount."""
+    """A volume cannot be created; the text is the message of a Warning Event with reason FailedMount."""
 
     def __init__(self, volume: str, why: str) -> None:
         super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {why}')
@@ -37,8 +37,7 @@ class VolumeError(Exception):
 
 
 # --- quoting ---
-#
-# Texts quoted as Go's `%q` writes them, as in the files of labels and annotations.
+# Quoting as by Go's `%q`, as in downward API files of labels and annotations.
 
 
 _SHORT: Final = {
@@ -55,7 +54,7 @@ _SHORT: Final = {
 
 
 def quoted(text: str) -> str:
-    """A text in double quotes; what cannot be printed is written as an escape."""
+    """Quote a text; unprintable characters become escapes."""
     return f'"{"".join(map(_escaped, text))}"'
 
 

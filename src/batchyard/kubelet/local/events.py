@@ -1,8 +1,8 @@
-"""What a kubelet tells of a pod besides its status: containers made, started, stopped, and why one is not.
+"""Pod Events: containers created, started, stopped, and why a container cannot start.
 
-What stands for an image is "already present"; what happens to one of a container engine its keeper tells. Sources:
-pkg/kubelet/kuberuntime (kuberuntime_container.go, kuberuntime_manager.go), pkg/kubelet/images (image_manager.go),
-pkg/kubelet (active_deadline.go), pkg/kubelet/events.
+An image that is mapped to this machine counts as "already present". The shims report the pulls of engine images.
+Sources: pkg/kubelet/kuberuntime (kuberuntime_container.go, kuberuntime_manager.go), pkg/kubelet/images
+(image_manager.go), pkg/kubelet (active_deadline.go), pkg/kubelet/events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from batchyard.kubelet.local.termination import EXPIRED, ending_of
 def happenings(
     situation: Situation, steps: Steps, troubles: Mapping[str, Trouble], after: Obj, now: Instant
 ) -> Iterator[EventRecord]:
-    """What is told when a pod comes from its status to the one after."""
+    """Yield the Events for the transition from the pod's status to the next one."""
     key = _key(after)
     old = statuses_by_name(situation.pod)
     for name, status in statuses_by_name(after).items():
@@ -45,7 +45,7 @@ def happenings(
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """What the keeper of a run warns of that it did not before, such as probes that fail."""
+    """Yield the new warnings of a run's shim, such as failed probes."""
     pod = run["spec"]["pod"]
     known = max((each["n"] for each in _warnings(old)), default=0)
     for each in _warnings(run):
@@ -59,7 +59,7 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
 
 
 def _of_sandbox(key: Key, situation: Situation, steps: Steps) -> Iterator[EventRecord]:
-    """What is told of a sandbox that another takes the place of."""
+    """Yield the Events for a sandbox that is replaced."""
     sandbox = situation.sandbox
     if not steps.makes_sandbox or sandbox is None:
         return
@@ -87,7 +87,7 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
 
 
 def _of_trouble(key: Key, container: Container, trouble: Trouble) -> Iterator[EventRecord]:
-    """Why a container cannot be made: its image is looked for first."""
+    """Yield the Events for a container that cannot be created; the image is checked first."""
     image = container.spec.get("image") or ""
     if trouble.reason == ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {trouble.message}")

@@ -1,8 +1,8 @@
-"""The image of a container that a container engine has or pulls: when it is asked for, and what is said meanwhile.
+"""Image pulls through container engines: when a pull is requested, and the container status meanwhile.
 
-It is looked for before each start, as the policy says. What fails is tried again later and later: 10 s, doubled up to 5
-minutes. Sources: pkg/kubelet/images/image_manager.go; pkg/kubelet/kubelet.go (imageBackOffPeriod, MaxImageBackOff);
-pkg/credentialprovider/secrets.
+The image is checked before each start according to the pull policy. Failed pulls are retried with exponential backoff:
+10 s, doubled up to 5 minutes. Sources: pkg/kubelet/images/image_manager.go; pkg/kubelet/kubelet.go (imageBackOffPeriod,
+MaxImageBackOff); pkg/credentialprovider/secrets.
 """
 
 import base64
@@ -25,36 +25,36 @@ from batchyard.kubelet.local.runs import Run, image_wish
 _BACKOFF_MIN: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 5 * MINUTE
 _DOUBLINGS_MAX: Final = 8
-#: How long it is told why a pull failed, before it is told that the next one waits.
+#: How long ErrImagePull is reported before ImagePullBackOff.
 _TOLD: Final = SECOND
-#: Under which secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg have what they say.
+#: The data keys of Secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg.
 _KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class Waits(NamedTuple):
-    """An image that is not there yet: what is said, and when to look again; None: when something is told."""
+    """A missing image: the reported reason, and when to check again; None means on the next change."""
 
     trouble: Trouble | None
     until: Instant | None = None
 
 
 class Ask(NamedTuple):
-    """An image that is to be looked for: the how manyth time, and how often that failed for this start."""
+    """An image that should be requested: the number of the request, and the failures so far for this start."""
 
     number: int
     failures: int
 
 
 class Sources(NamedTuple):
-    """What a wish for an image rests on beside its pod."""
+    """The inputs of an image request beside its pod."""
 
     reader: Reader
-    #: How many bytes unpacked images may take that no container uses.
+    #: The size limit in bytes of unpacked images that no container uses.
     cache_bytes: int
 
 
 def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
-    """What an image is that is there, as its engine tells it; or what there is to do, or to wait for."""
+    """Return a present image's metadata as the engine reports it, or what to wait for or request."""
     container = start.container
     last = container.images[-1] if container.images else None
     if last is None or last.attempt != start.attempt:
@@ -68,7 +68,7 @@ def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
 
 
 def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) -> Obj:
-    """The wish that an image be there."""
+    """Return the run request for an image pull."""
     name: str = start.container.spec.get("image") or ""
     spec = {
         "kind": "image",
@@ -90,12 +90,12 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) 
 
 
 def effective_policy(policy: str, row: ImageRow) -> str:
-    """The pull policy; if another image stands for the pod's, `Always` is its own default, not that of the pod's."""
+    """Return the pull policy; for a replaced image `Always` means that image's default policy."""
     return pull_policy(row.image) if policy == "Always" and row.image else policy
 
 
 def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
-    """The pod's secrets for registries, as engines read them; empty for none. One that is not there is left out."""
+    """Return the pod's registry credentials in the engines' format; empty for none. Missing Secrets are skipped."""
     found: dict[str, Any] = {}
     for named in pod["spec"].get("imagePullSecrets") or ():
         secret = find_secret(reader, pod["metadata"]["namespace"], named.get("name") or "")
@@ -107,7 +107,7 @@ def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
 
 
 def _entries(text: str) -> dict[str, Any]:
-    """The registries of a secret, and what to say to each."""
+    """Return the registries of a Secret with their credentials."""
     try:
         said = json.loads(text or "{}")
         entries = said.get("auths", said) if isinstance(said, dict) else {}
@@ -138,7 +138,7 @@ def _after_failure(last: Run, now: Instant) -> Waits | Ask:
 
 
 def told_before(told: Mapping[str, Any]) -> Trouble | None:
-    """What was said when it was tried before: that goes on being said until this try has ended."""
+    """Return the reason reported for the previous attempt; it stays until this attempt ends."""
     waiting = (told.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")
     return Trouble(waiting["reason"], waiting.get("message", "")) if is_about_image else None

@@ -1,8 +1,7 @@
-"""What stands for an image: an environment of this machine, as users say; else the image itself, of a container engine.
+"""Image mapping: a configured environment of this machine, or else the image itself from a container engine.
 
-What stands for an image is not pulled, so `imagePullPolicy` has no meaning for it. Sources:
-pkg/kubelet/images/image_manager.go; pkg/util/parsers; github.com/distribution/reference (what a name may be, and its
-short form).
+A mapped image is not pulled, so `imagePullPolicy` does not apply to it. Sources: pkg/kubelet/images/image_manager.go;
+pkg/util/parsers; github.com/distribution/reference (the syntax of names, and their short form).
 """
 
 import re
@@ -27,32 +26,32 @@ _DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
 
 
 class ImageRow(NamedTuple):
-    """What stands for all images whose name matches: one of environment, root and machine."""
+    """A mapping for all images whose name matches: to an environment, a root, the machine or an engine."""
 
-    #: A glob over the image's name, as it is written or in its short form (`*` also covers `/`).
+    #: A glob over the image's name, as written or in its short form (`*` also covers `/`).
     match: str
-    #: The folder of a virtual environment.
+    #: The directory of a virtual environment.
     environment: str = ""
-    #: The folder of a root filesystem.
+    #: The directory of a root filesystem.
     root: str = ""
-    #: The machine itself, as it is.
+    #: The machine itself, unchanged.
     machine: bool = False
-    #: The folder of the machine that containers begin in, and see as it is; '' for none.
+    #: The machine's directory that containers see and use as their working directory; '' for none.
     working_dir: str = ""
-    #: The container engine whose image it is; '' for none.
+    #: The container engine that provides the image; '' for none.
     engine: str = ""
-    #: The image that the engine is asked for instead; '' for the same.
+    #: The image to request from the engine instead; '' for the same.
     image: str = ""
 
     def place(self, image: str) -> dict[str, Any]:
-        """What stands for an image, as the spec of a run has it."""
+        """Return the mapped image in the format of a run's spec."""
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
 
 
 def image_row(fields: Mapping[str, Any]) -> ImageRow:
-    """A row as a Cluster says it, which was validated."""
+    """Return a mapping from a validated row of a Cluster."""
     return ImageRow(
         fields["match"],
         fields.get("environment") or "",
@@ -65,19 +64,21 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
 
 
 def find_row(image: str, rows: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
-    """The first row about an image, else that of the first engine that works here; ContainerError if there is none."""
+    """Return the first row that matches, else the first usable engine; ContainerError if there is none."""
     _refuse_invalid(image)
     first = engines[0] if engines else ""
     row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=first))
     if row.engine and row.engine not in engines:
-        raise ContainerError(ERR_IMAGE_PULL, f"image {quoted(image)} is one of {row.engine}, which does not work here")
+        raise ContainerError(
+            ERR_IMAGE_PULL, f"image {quoted(image)} comes from {row.engine}, which is not usable on this node"
+        )
     if row.engine or row.environment or row.root or row.machine:
         return row
     raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
 
 
 def reference(image: str) -> str:
-    """The whole name of an image, as it is pulled: of the default host if it names none, with a tag or a digest."""
+    """Return the full reference to pull: with the default host if none is named, and a tag or digest."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
     whole = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
@@ -85,12 +86,12 @@ def reference(image: str) -> str:
 
 
 def matches(image: str, pattern: str) -> bool:
-    """Whether a glob is about an image. `python` and `docker.io/library/python:latest` are about each other."""
+    """Whether a glob matches an image. `python` and `docker.io/library/python:latest` match each other."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 
 def short_name(image: str) -> str:
-    """A name without what stands in for nothing: the default host, its `library/`, the tag `latest`."""
+    """Return a name without its defaults: the default host, its `library/`, the tag `latest`."""
     name = image
     for host in _DEFAULT_HOSTS:
         if name.startswith(host):
@@ -100,15 +101,15 @@ def short_name(image: str) -> str:
 
 
 def not_mapped(image: str) -> str:
-    """What is said where nothing stands for an image."""
+    """Return the message for an image that is neither mapped nor available from an engine."""
     return (
-        f"nothing on this machine stands for image {quoted(image)}:"
+        f"no container engine can pull image {quoted(image)}:"
         f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
     )
 
 
 def backing_off(image: str, error: ContainerError) -> ContainerError:
-    """What is said while nobody tries again, after that error."""
+    """Return the error that is reported while the pull backs off after `error`."""
     return ContainerError(
         IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quoted(image)}: {error.reason}: {error.message}"
     )
@@ -125,7 +126,7 @@ def _refuse_invalid(image: str) -> None:
 
 
 def _capital_repository(name: str) -> str:
-    """The repository of a name if it has capitals: all of it but its host, which may have some."""
+    """Return the repository of a name if it has capitals; only the host part may have some."""
     host, slash, rest = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
         repository = rest

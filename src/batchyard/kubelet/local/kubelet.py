@@ -1,7 +1,7 @@
-"""The kubelet of this machine: it runs the pods of its node, as runs of the machine (batchyard.interfaces.containers).
+"""Local kubelet: runs the pods of its node as runs of the machine (batchyard.interfaces.containers).
 
-It remembers nothing but an index: what a pod has run is told by its runs, which outlive the platform. So it goes on
-right after a restart, whatever happened meanwhile.
+It keeps only indexes in memory. The history of a pod is in its runs, which outlive the platform, so the kubelet resumes
+correctly after a restart.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,21 +30,20 @@ from batchyard.kubelet.simulated.node_machine import machine_of
 from batchyard.nodes.pods_by_node import PodsByNode
 
 # --- refreshing ---
+# Refresh intervals of a running pod's volume files, whose sources change and whose tokens expire.
 #
-# When the files of a running pod are brought up to date: what they are made of changes, and tokens run out.
-#
-# Sources: pkg/kubelet (syncFrequency: a minute), pkg/kubelet/token (token_manager.go: a token is replaced when four
-# fifths of its time are over).
+# Sources: pkg/kubelet (syncFrequency: a minute), pkg/kubelet/token (token_manager.go: a token is replaced after four
+# fifths of its lifetime).
 
 
 _SYNC: Final = MINUTE
 _TOKEN_SECONDS: Final = 3600
-#: What of a pod may change while it runs.
+#: The fields of a pod that may change while it runs.
 _CHANGES: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refreshed_every(pod: Obj) -> Duration | None:
-    """How often the files of a pod's volumes are made anew; None if nothing in them changes."""
+    """Return how often the files of a pod's volumes are refreshed; None if they do not change."""
     return min((every for volume in pod["spec"].get("volumes") or () for every in _of_volume(volume)), default=None)
 
 
@@ -70,13 +69,13 @@ def _items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return items
 
 
-#: When what could not be started is tried again, if nothing changes.
+#: The delay before a failed start is retried if nothing changes.
 _TRIED_AGAIN_AFTER: Final = 10 * SECOND
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class LocalKubelet:
-    """See the module."""
+    """The controller of one node's pods: their index, their reported problems, and the warnings of their shims."""
 
     name = "local-kubelet"
     rank = 0
@@ -85,17 +84,20 @@ class LocalKubelet:
     def __init__(self, node: str, wishes: Wishes) -> None:
         self._node = node
         self._wishes = wishes
-        #: Those that have not ended.
+        #: Pods that have not ended.
         self._pods = PodsByNode()
-        #: The uids of pods of which there are runs, by the pod's key.
+        #: The uids of pods that have runs, with the number of runs, by the pod's key.
         self._uids: dict[Key, dict[str, int]] = {}
-        #: The pods that cannot be started, and why, by the namespace of what they may be waiting for.
+        #: The pods that cannot be started and the reason, by namespace: an object in the namespace may resolve it.
         self._troubled: dict[str, dict[Key, str]] = {}
-        #: What keepers warned of and is yet to be told.
+        #: Warnings from shims that are not yet recorded as Events.
         self._warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pod of a run; one of which more changed than its kubelet said; those that wait for something."""
+        """Return the keys to reconcile: the pod of a run, a pod that changed, or the pods that may wait for an object.
+
+        Status updates by the kubelet itself are skipped.
+        """
         key = event.key
         if key.kind == RUN:
             pod = self._note(event)
@@ -108,7 +110,7 @@ class LocalKubelet:
         return (key,) if is_ours and _is_news(event) else ()
 
     def _note(self, event: WatchEvent) -> Key:
-        """Take note of a run that comes or goes."""
+        """Update the indexes for a changed run, and collect new warnings of its shim; return the pod's key."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
         uids = self._uids.setdefault(key, {})
@@ -127,7 +129,7 @@ class LocalKubelet:
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Do what is next for a pod, and clean up after those that are gone."""
+        """Take the next actions for a pod, and clean up the runs of deleted pods with its name."""
         pod = reader.get(key)
         is_ours = pod is not None and node_of(pod) == self._node
         uid = pod["metadata"]["uid"] if pod is not None and is_ours else ""
@@ -144,9 +146,9 @@ class LocalKubelet:
         return outcome
 
     def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
-        """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod.
+        """Clean up after a pod that has ended: stop its sandbox, then delete the pod if it is terminating.
 
-        Where others said that it has ended, what still runs ends in its time.
+        If another component ended the pod, its containers first stop with their grace period.
         """
         situation = situation_of(pod, runs)
         if situation.alive():
@@ -157,7 +159,7 @@ class LocalKubelet:
         if any("terminated" not in each.told.get("state", {}) for each in situation.containers if each.runs):
             ended = self._outcome(situation, Steps(has_ended=True), reader, now)
             return Outcome([*halts, *ended.writes], ended.events)
-        if is_held(pod):  # for simulated pods to tell what they saved: real ones see to that themselves
+        if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
             return Outcome([*halts, *let_go(pod)])
         if alive or not _is_waited_for(pod):
             return Outcome(halts)
@@ -176,7 +178,7 @@ class LocalKubelet:
         return self._outcome(situation, next_steps(situation, now), reader, now)
 
     def _outcome(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> Outcome:
-        """The steps as writes, with the status that follows and all that is told."""
+        """Return the actions as writes, with the resulting status and Events."""
         pod = situation.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         wanted = self._wanted(situation, steps, reader, now)
@@ -196,7 +198,7 @@ class LocalKubelet:
         )
 
     def _wanted(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> "_Wanted":
-        """What is wanted of the machine, and why it cannot be where it cannot."""
+        """Return the writes for runs, and why some containers or volumes cannot be created."""
         wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "", [])
         if steps.makes_sandbox:
             try:
@@ -216,7 +218,7 @@ class LocalKubelet:
         return wanted
 
     def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:
-        """Have the files of a pod that runs brought up to date if it is time; when it is next."""
+        """Refresh a running pod's volume files if due; return when the next refresh is due."""
         sandbox, every = situation.sandbox, refreshed_every(situation.pod)
         if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
             return None
@@ -229,7 +231,7 @@ class LocalKubelet:
         return now + every
 
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
-        """The other pods that this node holds."""
+        """Return the other pods of this node that have not ended."""
         pods = [reader.get(other) for other in self._pods.on(self._node) if other != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
@@ -243,14 +245,14 @@ class LocalKubelet:
 
 
 class _Wanted(NamedTuple):
-    """What one look at a pod wants."""
+    """The result of one reconciliation of a pod."""
 
     writes: list[Write]
-    #: Why containers cannot be started that should be, by name.
+    #: Why containers cannot be started, by container name.
     troubles: dict[str, Trouble]
-    #: Why the pod's volumes cannot be made; empty if they can.
+    #: Why the pod's volumes cannot be created; empty if they can.
     fault: str
-    #: When images that are not there are to be looked for again.
+    #: When missing images are checked again.
     looks: list[Instant | None]
 
 
@@ -259,13 +261,13 @@ def _halted(halt: Halt) -> Write:
 
 
 def _outdated(start: Start, wish: Obj) -> Iterator[Write]:
-    """Of the runs before a new one only the last is kept, and of an image none."""
+    """Delete old runs: keep only the container's last run before a new one, and none of an image."""
     for run in start.container.images if run_of(wish).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 
 def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """The runs of a pod that is no more: they end at once, then all they left is forgotten, the sandbox last."""
+    """Stop the runs of a deleted pod, then delete them, the sandbox last."""
     alive = [run for run in map(run_of, runs) if run.is_alive]
     containers = [run for run in alive if run.container] or alive
     yield from (Update(stopped(run, Stop(now, GRACE_MIN))) for run in containers if run.stop is None)
@@ -274,12 +276,12 @@ def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_wish(event: WatchEvent) -> bool:
-    """Whether of a run nothing has changed but that it is to stop."""
+    """Whether only the stop request of a run changed."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_news(event: WatchEvent) -> bool:
-    """Whether a pod is new, gone or changed in more than its status, or ended and may go."""
+    """Whether a pod is new, deleted, changed in more than its status, or ended."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
         return True
@@ -290,5 +292,5 @@ def _is_news(event: WatchEvent) -> bool:
 
 
 def _is_waited_for(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))

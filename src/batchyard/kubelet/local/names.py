@@ -1,11 +1,11 @@
-"""The names that pods know each other by: those of Services, and of pods with a hostname and a subdomain.
+"""DNS names of Services and pods, and hostnames.
 
-    SERVICE.NAMESPACE.svc.cluster.local             the addresses of its pods that are ready
-    HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    the address of the pod of that hostname and subdomain
+    SERVICE.NAMESPACE.svc.cluster.local             the addresses of its ready pods
+    HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    the address of the pod with that hostname and subdomain
     10-77-0-5.NAMESPACE.pod.cluster.local           that address
 
-A Service that publishes addresses that are not ready has them all from when a pod has one. There is no proxy here: the
-name of a Service that is not headless leads to its pods too, at their own ports. Source: Kubernetes's DNS specification
+A Service with publishNotReadyAddresses includes every pod that has an address. There is no proxy: the name of a Service
+that is not headless also resolves to its pods, at their own ports. Source: Kubernetes's DNS specification
 (github.com/kubernetes/dns docs/specification.md), pkg/controller/endpointslice (which pods have a hostname).
 """
 
@@ -20,8 +20,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import InputError, quoted
 
 # --- hostname ---
-#
-# How a pod calls itself, and the names it knows without asking.
+# Hostnames of pods, and their hosts files.
 #
 # Source: pkg/kubelet/kubelet_pods.go (GeneratePodHostNameAndDomain, ensureHostsFile), pkg/kubelet/util
 # (GetNodenameForKernel).
@@ -41,16 +40,16 @@ fe00::2\tip6-allrouters
 
 
 class Hostname(NamedTuple):
-    """The names of a pod."""
+    """The hostname and domain of a pod."""
 
-    #: What it calls itself, also in HOSTNAME.
+    #: Its hostname, also in HOSTNAME.
     name: str
-    #: The domain of its name in /etc/hosts; '' if it has none.
+    #: The domain of its entry in /etc/hosts; '' if it has none.
     domain: str
 
     @property
     def names(self) -> Sequence[str]:
-        """All of them, the longest first."""
+        """All names, the longest first."""
         if not self.domain:
             return [self.name]
         short = self.name.removesuffix(f".{self.domain}")
@@ -58,7 +57,7 @@ class Hostname(NamedTuple):
 
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
-    """The names of a pod that has a network of its own; InputError if its full name is too long to be its hostname."""
+    """Return the names of a pod with its own network. InputError if its FQDN is too long for a hostname."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
         return Hostname(_cut(spec["hostnameOverride"]), "")
@@ -78,7 +77,7 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
 
 
 def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], of_machine: str | None) -> str:
-    """/etc/hosts of a pod; `of_machine` is the machine's own, which stands in it where the pod uses its network."""
+    """Return /etc/hosts of a pod; `of_machine` is the machine's own file, included for pods on the host network."""
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
     added = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
     if of_machine is not None:
@@ -88,7 +87,7 @@ def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str
 
 
 def pod_name(pod: Obj) -> str:
-    """A pod as kubelets print it, in quotes."""
+    """Format a pod as kubelets do, in quotes."""
     metadata = pod["metadata"]
     return quoted(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
@@ -104,7 +103,7 @@ _REVERSE: Final = ".in-addr.arpa"
 
 
 def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """The addresses behind a name, in small letters; None if there is no such name."""
+    """Return the addresses of a lower-case name; None if it does not exist."""
     rest, dot, _ = name.rpartition(f".{domain}")
     if not dot or not name.endswith(f".{domain}"):
         return None
@@ -120,14 +119,14 @@ def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     pods = _pods(found, reader)
     own = found["spec"].get("clusterIP") or ""
     if not hostname and not found["spec"].get("selector") and own not in {"", "None"}:
-        return [own]  # such as the API's, which listens there itself
+        return [own]  # such as the API's Service, at whose address the server itself listens
     if not hostname:
         return [_address(pod) for pod in pods]
     return [_address(pod) for pod in pods if _calls_itself(pod, hostname[0], service)] or None
 
 
 def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """The names behind an address that is asked for as `5.0.77.10.in-addr.arpa`; None if it is nobody's."""
+    """Return the names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
     if not name.endswith(_REVERSE):
         return None
     address = ".".join(reversed(name.removesuffix(_REVERSE).split(".")))
@@ -141,7 +140,7 @@ def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
 
 
 def _pods(service: Obj, reader: Reader) -> Iterator[Obj]:
-    """The pods of a Service that its name leads to."""
+    """Yield the pods that the name of a Service resolves to."""
     spec = service["spec"]
     selector = spec.get("selector")
     if not selector:
@@ -168,7 +167,7 @@ def _address(pod: Obj) -> str:
 
 
 def _written_out(text: str) -> Sequence[str] | None:
-    """The address that a name is made of."""
+    """Parse the address in a pod name such as `10-77-0-5`."""
     try:
         return [str(IPv4Address(text.replace("-", ".")))]
     except AddressValueError:

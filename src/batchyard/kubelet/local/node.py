@@ -1,4 +1,4 @@
-"""What the kubelet of this machine says of its node: that it is there, what it has, and that it lives.
+"""Node registration: the local kubelet's Node object, node status and Lease.
 
 Sources: pkg/kubelet (kubelet_node_status.go), pkg/kubelet/nodestatus/setters.go, k8s.io/component-helpers
 apimachinery/lease.
@@ -17,14 +17,14 @@ from batchyard.interfaces.controller import EventRecord, Outcome
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes import leases
 
-#: How often a status is told anew that says nothing new.
+#: How often an unchanged status is reported.
 _REPORTS_EVERY: Final = 5 * MINUTE
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node is and has, as quantities."""
+    """The name, address, resources (as quantities) and info of a node."""
 
     name: str
     address: str
@@ -37,7 +37,7 @@ class Facts:
 
 
 class LocalNode:
-    """Registers this machine's node, and renews its Lease."""
+    """The controller that registers this machine's node, reports its status and renews its Lease."""
 
     name = "local-node"
     rank = 0
@@ -48,7 +48,9 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", facts.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The node, when the platform begins, when it changes, and when its Lease may be made or goes."""
+        """Return the node's key when the platform starts, the node changes, or its Lease can be created or is
+        deleted.
+        """
         key = event.key
         if key.kind == scheme.LEASE and (key != leases.lease_key(self._facts.name) or event.type is not _DELETED):
             return ()
@@ -59,7 +61,7 @@ class LocalNode:
         return (self._key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Make the node if it is not there, say what it has, and that it lives."""
+        """Register the node if it does not exist; otherwise report its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
             return Outcome([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
@@ -81,7 +83,7 @@ class LocalNode:
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
     def _said(self, node: Obj, now: Instant) -> Obj:
-        """The node as its kubelet has it; itself where there is nothing new to say."""
+        """Return the node with its current status; the same object if nothing is due."""
         facts, old = self._facts, node.get("status") or {}
         addresses = [{"type": "InternalIP", "address": facts.address}, {"type": "Hostname", "address": facts.name}]
         own = {
@@ -101,13 +103,13 @@ def _is_due(node: Obj, now: Instant) -> bool:
 
 
 def _reported(node: Obj, now: Instant) -> Obj:
-    """The node with conditions that were told now."""
+    """Return the node with the heartbeat time of its conditions set to `now`."""
     beat = {"lastHeartbeatTime": format_time(now)}
     return with_path(node, ("status", "conditions"), [{**c, **beat} for c in node["status"]["conditions"]])
 
 
 def _renewed(lease: Obj | None, node: Obj, now: Instant) -> Obj:
-    """The Lease of the node as it should be; itself while it was renewed lately."""
+    """Return the renewed Lease of the node; the same object if it was renewed recently."""
     if lease is None or not leases.is_lease_of(lease, node):
         return with_path(leases.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     last = lease["spec"].get("renewTime")

@@ -1,9 +1,9 @@
-"""What is to be done next for a pod on this machine: which of its containers start, which stop, and when to look again.
+"""Pod actions: which containers to start or stop, and when to check again.
 
-    its sandbox -> init containers one after the other, sidecars among them -> main containers -> all have ended
+    sandbox -> init containers one after the other, sidecars among them -> main containers -> all have ended
 
-Whatever of it has ended starts again as the restart policy says, later and later. Where the sandbox is lost all that
-ran in it ends; with another one the pod begins anew, its init containers too. Sources: pkg/kubelet/kuberuntime
+Ended containers restart according to the restart policy, with exponential backoff. If the sandbox is lost, its
+containers end. In a new sandbox the pod starts again, including its init containers. Sources: pkg/kubelet/kuberuntime
 (computePodActions, computeInitContainerActions, doBackOff), k8s.io/client-go/util/flowcontrol (backoff.go).
 """
 
@@ -28,15 +28,15 @@ from batchyard.kubelet.local.termination import (
 
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
-#: Containers that ran longer than this start again at once.
+#: Containers that ran longer than this restart without backoff.
 _BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
 _DOUBLINGS_MAX: Final = 8
-#: When a sandbox is tried again that could not be made.
+#: The delay before a failed sandbox is retried.
 SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
 
 class Start(NamedTuple):
-    """A container that is to be started."""
+    """A container to start."""
 
     container: Container
     attempt: int
@@ -44,21 +44,21 @@ class Start(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What is to be done at present, and what there is to wait for."""
+    """The actions that are due, and when to check again."""
 
     starts: Sequence[Start] = ()
     halts: Sequence[Halt] = ()
-    #: Whether a sandbox is to be made, in place of one that was lost.
+    #: Whether a sandbox should be created, the first or one to replace a lost one.
     makes_sandbox: bool = False
-    #: Containers that wait before they start again, and for how long they do.
+    #: The restart delay of containers that back off, by name.
     backoffs: Mapping[str, Duration] = MappingProxyType({})
-    #: Whether nothing runs any more and nothing will.
+    #: Whether nothing runs and nothing will start.
     has_ended: bool = False
     look_again: Instant | None = None
 
 
 def next_steps(situation: Situation, now: Instant) -> Steps:
-    """What is to be done for a pod that was admitted and has not ended."""
+    """Return the actions for an admitted pod that has not ended."""
     ending = ending_of(situation, now)
     if ending is not None:
         return stopping(situation, ending, now)
@@ -71,13 +71,16 @@ def next_steps(situation: Situation, now: Instant) -> Steps:
 
 
 def stopping(situation: Situation, ending: Ending, now: Instant) -> Steps:
-    """All is stopped, in its order."""
+    """Return the actions that stop all containers in order."""
     found = halts_of(situation, ending, now)
     return Steps(halts=found.halts, has_ended=found.is_over, look_again=found.look_again)
 
 
 def _without_sandbox(situation: Situation, sandbox: Run | None, now: Instant) -> Steps:
-    """There is none yet, or it was lost: what ran in it ends, and begins anew in another where the policy lets it."""
+    """Return the actions without a live sandbox.
+
+    Stop its containers first, then create a new sandbox if the restart policy allows it.
+    """
     if situation.alive():
         return stopping(situation, ending_by_itself(situation.pod, sandbox.ended_at if sandbox else 0), now)
     if _is_enough(situation):
@@ -90,14 +93,14 @@ def _without_sandbox(situation: Situation, sandbox: Run | None, now: Instant) ->
 
 
 def _is_enough(situation: Situation) -> bool:
-    """Whether a pod that lost its sandbox gets no other: what it ran may not run again, or has done its work."""
+    """Whether a pod without sandbox gets no new one: its policy forbids a restart, or its containers have succeeded."""
     if situation.restart_policy == "Never":
         return any(each.runs for each in situation.containers)
     lasts = [each.last for each in situation.of(Part.MAIN)]
     return situation.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in lasts)
 
 
-# --- onwards ---
+# --- running pods ---
 
 
 def _going_on(situation: Situation, now: Instant) -> Steps:
@@ -114,7 +117,10 @@ def _going_on(situation: Situation, now: Instant) -> Steps:
 
 
 def _may_run(situation: Situation) -> Sequence[Container]:
-    """The containers that may run at present: those of the pod's first part that are due, or all that stay."""
+    """Return the containers that may run now.
+
+    These are the due init container with the sidecars before it, or all sidecars and main containers.
+    """
     firsts = [each for each in situation.containers if each.part is not Part.MAIN]
     mains = list(situation.of(Part.MAIN))
     sidecars = [each for each in firsts if each.part is Part.SIDECAR]
@@ -131,7 +137,7 @@ def _may_run(situation: Situation) -> Sequence[Container]:
 
 
 def _started(situation: Situation, now: Instant) -> Steps:
-    """What may run is started, or again; what its probes gave up is stopped."""
+    """Start or restart the containers that may run; stop those whose probes or hooks failed."""
     policy = situation.restart_policy
     starts: list[Start] = []
     halts: list[Halt] = []
@@ -155,13 +161,13 @@ def _started(situation: Situation, now: Instant) -> Steps:
 
 
 def _restarts_in_row(run: Run) -> int:
-    """How many restarts there were soon one after the other; none if it ran long."""
+    """Return the number of consecutive early restarts; 0 after a long run."""
     ran = run.ended_at - run.started_at if run.started_at else 0
     return 0 if ran > _BACKOFF_FORGOTTEN else run.restarts_in_row
 
 
 def _begins_again(part: Part, run: Run, policy: str) -> bool:
-    """Whether a container whose last run has ended starts again."""
+    """Whether a container restarts after this run."""
     if part is Part.SIDECAR:
         return True
     if part is Part.MAIN and policy == "Always":
@@ -170,7 +176,7 @@ def _begins_again(part: Part, run: Run, policy: str) -> bool:
 
 
 def _halted_for_failure(container: Container, run: Run, situation: Situation, now: Instant) -> Iterable[Halt]:
-    """The end of a container whose probe or hook failed."""
+    """Yield the stop of a container whose probe or hook failed."""
     failed = run.status.get("failed")
     if not failed or run.stop is not None:
         return

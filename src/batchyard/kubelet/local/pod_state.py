@@ -1,4 +1,4 @@
-"""What there is of a pod on this machine: its containers by their part in it, and what ran of each."""
+"""Observed state of a pod on this machine: its containers by role, and their runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -11,7 +11,7 @@ _STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
 class Part(Enum):
-    """The part of a container in its pod."""
+    """The role of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -24,16 +24,16 @@ class Container(NamedTuple):
     spec: Mapping[str, Any]
     part: Part
     runs: Sequence[Run]
-    #: The number of the sandbox there is now.
+    #: The number of the current sandbox.
     sandbox: int
-    #: What the pod's status says of it; empty if nothing.
+    #: Its status in the pod's status; empty if it has none.
     told: Mapping[str, Any]
-    #: What was done to have its image, the oldest first.
+    #: The image pulls for it, the oldest first.
     images: Sequence[Run] = ()
 
     @property
     def name(self) -> str:
-        """Its name in the pod."""
+        """The container's name."""
         name: str = self.spec["name"]
         return name
 
@@ -44,17 +44,17 @@ class Container(NamedTuple):
 
     @property
     def here(self) -> Run | None:
-        """The last run if it is in the sandbox there is now: with another all containers begin anew."""
+        """The last run if it is in the current sandbox: in a new sandbox all containers start again."""
         return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs or is about to."""
+        """Whether it runs or is starting."""
         return bool(self.runs) and self.runs[-1].is_alive
 
     @property
     def is_done(self) -> bool:
-        """Whether, as one of those that come first, it lets the next one start."""
+        """Whether an init container or sidecar allows the next container to start."""
         run = self.here
         if run is None:
             return False
@@ -62,7 +62,7 @@ class Container(NamedTuple):
 
     @property
     def next_attempt(self) -> int:
-        """The number of its next run, also where those before are forgotten but for what the status says."""
+        """The number of its next run; derived from the status if earlier runs were deleted."""
         if self.last is not None:
             return self.last.attempt + 1
         has_run = self.told.get("containerID") or self.told.get("lastState")
@@ -70,32 +70,32 @@ class Container(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """A pod and all that ran of it."""
+    """A pod, its sandbox, and its containers with their runs."""
 
     pod: Obj
     sandbox: Run | None
-    #: Init containers and sidecars in their order, then the main ones.
+    #: Init containers and sidecars in order, then the main containers.
     containers: Sequence[Container]
     #: The number of the next sandbox.
     next_sandbox: int
 
     def of(self, part: Part) -> Iterator[Container]:
-        """The containers with that part, in order."""
+        """Yield the containers with a role, in order."""
         return (each for each in self.containers if each.part is part)
 
     def alive(self) -> Sequence[Container]:
-        """The containers that run."""
+        """Return the containers that run or are starting."""
         return [each for each in self.containers if each.is_alive]
 
     @property
     def restart_policy(self) -> str:
-        """What the pod says of containers that have ended."""
+        """The pod's restart policy."""
         policy: str = self.pod["spec"].get("restartPolicy", "Always")
         return policy
 
 
 def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
-    """What the runs of a pod make of it."""
+    """Return the observed state of a pod from its runs."""
     seen = [run_of(run) for run in runs]
     sandbox = next((run for run in seen if not run.container and not run.image_for), None)
     last = max((run.sandbox for run in seen), default=-1)
@@ -115,7 +115,7 @@ def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
 
 
 def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
-    """What the status of a pod says of its containers."""
+    """Return the container statuses of a pod, by name."""
     status = pod.get("status") or {}
     found: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUSES]
     return {each["name"]: each for statuses in found for each in statuses}

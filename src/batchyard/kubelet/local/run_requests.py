@@ -1,4 +1,4 @@
-"""What a kubelet wants of its machine for a pod: a sandbox, and the starts of its containers, in all that they need."""
+"""Run requests of a pod: its sandbox, and the starts of its containers with all their inputs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -30,36 +30,34 @@ from batchyard.placement.node_filters import selects, tolerates
 from batchyard.placement.node_info import Node
 
 # --- admission ---
+# Kubelet admission: rejects pods whose devices are taken, that exceed the node's free resources, or that do not match.
 #
-# Which pods a kubelet takes: those whose devices are free, that fit what is left of the node, and that may be there.
-#
-# A scheduler saw to that already; here are those refused that were bound past it, or whose node changed meanwhile.
-# Who is
-# refused fails at once. A pod that ran here before a restart is not asked about again. Sources: pkg/kubelet/lifecycle
-# (predicate.go), pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the words where devices are short).
+# The scheduler has checked this already. Pods fail here if they were bound past it or if their node changed meanwhile.
+# A pod that ran here before a restart is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
+# pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the messages about insufficient devices).
 
 
-#: The order in which what is short is looked at; all others come after, by name.
+#: The order in which insufficient resources are checked; the others follow by name.
 _ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
 _OS: Final = "kubernetes.io/os"
 
 
 class Refusal(NamedTuple):
-    """Why a pod is not taken."""
+    """Why a pod is rejected."""
 
-    #: The reason of its status, and of an event of type Warning.
+    #: The reason in its status and in an Event of type Warning.
     reason: str
-    #: The message of the event.
+    #: The message of the Event.
     message: str
 
     @property
     def status(self) -> dict[str, str]:
-        """What its status says."""
+        """The phase, reason and message of the rejected pod's status."""
         return {"phase": "Failed", "reason": self.reason, "message": f"Pod was rejected: {self.message}"}
 
 
 def allocate(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation | Refusal:
-    """The devices of a pod's containers, or why it cannot have them: what a kubelet looks at first.
+    """Allocate devices to a pod's containers, or return why that fails; a kubelet checks this first.
 
     See batchyard.kubelet.local.devices.allocation_of for the parameters.
     """
@@ -70,14 +68,14 @@ def allocate(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str,
 
 
 def find_refusal(pod: Obj, node: Obj, others: Sequence[Obj]) -> Refusal | None:
-    """Why a node does not take a pod; None if it does. `others` are the pods that it took and that have not ended."""
+    """Return why a node rejects a pod; None if it admits it. `others` are the admitted pods that have not ended."""
     for refusal in _refusals(pod, node, others):
         return refusal
     return None
 
 
 def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[Refusal]:
-    """All that speaks against a pod, in the order in which a kubelet looks."""
+    """Yield the reasons for a rejection, in the kubelet's order."""
     yield from _of_system(pod, node)
     view, asking = node_view(node), pod_view(pod)
     here = Node(view)
@@ -102,7 +100,7 @@ def _of_system(pod: Obj, node: Obj) -> Iterator[Refusal]:
 
 
 def _of_room(pod: PodView, node: Node) -> Iterator[Refusal]:
-    """What is short. Resources of others' making that the node does not know are not its business."""
+    """Yield insufficient resources. Extended resources that the node does not have are ignored, as in the kubelet."""
     total = node.view.allocatable
     wanted = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(wanted, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
@@ -129,7 +127,7 @@ def _failed(rule: str, why: str) -> Refusal:
 
 
 class Wishes:
-    """See the module. `token` gives tokens of ServiceAccounts, `gpus` are those of the machine."""
+    """The settings and GPUs of a node, and `token`, which issues ServiceAccount tokens."""
 
     def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
         self._node = Key(NODE, "", node)
@@ -138,7 +136,7 @@ class Wishes:
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> Refusal | None:
-        """Why this node does not take a pod; None if it does, or it is not known yet what it has."""
+        """Return why this node rejects a pod; None if it admits it, or if the node's status is not known yet."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
@@ -146,7 +144,7 @@ class Wishes:
         return given if isinstance(given, Refusal) else find_refusal(pod, node, others)
 
     def _allocated(self, pod: Obj, reader: Reader) -> Allocation | Refusal:
-        """The GPUs of a pod's containers; those of others are told by their sandboxes."""
+        """Return the GPUs of a pod's containers; the sandboxes of other pods record their allocations."""
         if not any(GPU in amounts for amounts in _amounts(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
@@ -154,7 +152,7 @@ class Wishes:
         return allocate(pod, GPU, list(self._gpus), held)
 
     def sandbox(self, situation: Situation, reader: Reader) -> Obj:
-        """The sandbox of a pod, in place of the one that was; VolumeError where one of its volumes cannot be made."""
+        """Return the run request for a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = situation.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans = volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
@@ -181,7 +179,7 @@ class Wishes:
         return sandbox_wish(pod, spec, plans)
 
     def refreshed(self, situation: Situation, reader: Reader, now: Instant) -> Obj | None:
-        """The sandbox with the files of its volumes made anew; None where they cannot be now, and stay as they are."""
+        """Return the sandbox with refreshed volume files; None if they cannot be read now and stay unchanged."""
         assert situation.sandbox is not None, "volumes are made with a sandbox"
         try:
             plans = volume_plans(situation.pod, Sources(reader, self._token, self._settings.host_paths))
@@ -191,7 +189,7 @@ class Wishes:
         return refreshed(situation.sandbox, files, now)
 
     def container(self, situation: Situation, start: Start, reader: Reader, now: Instant) -> Obj | Waits:
-        """A start of a container, or what is done to have its image; or why there is nothing to do at present."""
+        """Return the run request for a container or its image, or what the start waits for."""
         pod, sandbox = situation.pod, situation.sandbox
         assert sandbox is not None, "containers are started in a sandbox"
         try:
@@ -211,13 +209,13 @@ class Wishes:
         return run_wish(pod, spec, run.mounts, plans)
 
     def _devices(self, sandbox: Run, container: str) -> Devices:
-        """The GPUs that a container has."""
+        """Return the GPUs of a container."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
 
 
 def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
-    """What the containers of a pod ask for, of whatever it is."""
+    """Yield the limits and requests of a pod's containers."""
     for container in containers_of(pod):
         resources = container.get("resources") or {}
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
@@ -226,7 +224,7 @@ def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
 def settings_of(
     local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = no_fault
 ) -> NodeSettings:
-    """What `spec.local` of a Cluster says for all pods alike; `engines` are the container engines that work here.
+    """Return the settings in `spec.local` of a Cluster; `engines` are the usable container engines.
 
     `profile_fault` returns why a seccomp profile of this machine cannot be loaded.
     """

@@ -1,4 +1,4 @@
-"""Runs as a kubelet reads them, and the wishes it has for them (batchyard.interfaces.containers)."""
+"""Runs as the kubelet reads them, and its run requests (batchyard.interfaces.containers)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -16,23 +16,23 @@ STARTING: Final = "Starting"
 
 
 class Stop(NamedTuple):
-    """A wish that a run end."""
+    """A stop request for a run."""
 
     at: Instant
-    #: Seconds from then to the end by force.
+    #: Grace period in seconds, then SIGKILL.
     grace: int
     why: str = ""
 
     def until(self) -> Instant:
-        """When it ends by force."""
+        """When the grace period ends."""
         return self.at + self.grace * SECOND
 
 
 class Run(NamedTuple):
-    """One run. Of a sandbox `Ready` is what `Running` is of a container."""
+    """One run of a container, sandbox or image pull. A sandbox is `Ready` where a container is `Running`."""
 
     obj: Obj
-    #: Empty for a sandbox, and for an image.
+    #: Empty for a sandbox or an image.
     container: str
     attempt: int
     status: Mapping[str, Any]
@@ -40,12 +40,12 @@ class Run(NamedTuple):
 
     @property
     def image_for(self) -> str:
-        """The container that an image is for; empty for what is no image."""
+        """The container that an image is pulled for; empty for other runs."""
         return str(self.obj["spec"].get("for", ""))
 
     @property
     def phase(self) -> str:
-        """How far it has come."""
+        """The phase of the run."""
         phase: str = self.status.get("phase") or STARTING
         return phase
 
@@ -56,55 +56,55 @@ class Run(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """How it ended; asked only of one that has."""
+        """The exit code; only for a run that has ended."""
         code: int = self.status["exitCode"]
         return code
 
     @property
     def ended_at(self) -> Instant:
-        """When it ended; asked only of one that has."""
+        """When it ended; only for a run that has ended."""
         at: Instant = self.status["finishedAt"]
         return at
 
     @property
     def started_at(self) -> Instant:
-        """When it began; 0 for one that never did."""
+        """When it started; 0 if it never did."""
         at: Instant = self.status.get("startedAt") or 0
         return at
 
     @property
     def is_started(self) -> bool:
-        """Whether it runs, and its startup probe has succeeded if it has one."""
+        """Whether it runs, and its startup probe, if any, has succeeded."""
         return self.phase == RUNNING and bool(self.status.get("started"))
 
     @property
     def is_killed_by_probe(self) -> bool:
-        """Whether it was to end because a probe gave it up."""
+        """Whether it was stopped because a probe failed."""
         return "probe" in (self.status.get("failed") or {})
 
     @property
     def sandbox(self) -> int:
-        """The number of the sandbox that it is in; of a sandbox its own."""
+        """The number of its sandbox; for a sandbox its own number."""
         return int(self.obj["spec"].get("sandbox", 0))
 
     @property
     def files_are_from(self) -> Instant:
-        """When the files of the pod's volumes were made; asked only of a sandbox that is ready."""
+        """When the files of the pod's volumes were written; only for a ready sandbox."""
         return int(self.obj.get("filesFrom", self.started_at))
 
     @property
     def address(self) -> str:
-        """The address of a sandbox that has a network of its own; else empty."""
+        """The address of a sandbox with its own network; otherwise empty."""
         return str(self.obj["spec"].get("address") or "").partition("/")[0]
 
     @property
     def restarts_in_row(self) -> int:
-        """How many restarts there were before it, each soon after the last."""
+        """The number of restarts before it that each followed soon after the previous one."""
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 
 def run_of(obj: Obj) -> Run:
-    """A run as it is told."""
+    """Parse a run."""
     stop = obj.get("stop")
     return Run(
         obj,
@@ -116,7 +116,7 @@ def run_of(obj: Obj) -> Run:
 
 
 def images_by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
-    """What was done to have the image of each container, the oldest first."""
+    """Return the image pulls for each container, the oldest first."""
     found: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda each: int(each.obj["spec"].get("number", 0))):
         if run.image_for:
@@ -125,7 +125,7 @@ def images_by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
 
 
 def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
-    """The runs of each container, the oldest first."""
+    """Return the runs of each container, the oldest first."""
     found: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda each: each.attempt):
         if run.container:
@@ -134,38 +134,38 @@ def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
 
 
 def run_wish(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
-    """The wish that a container be started. What its mounts lead to is looked up where the volumes are."""
+    """Return the request to start a container. The sources of its mounts are resolved where the volumes are."""
     return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
 def image_wish(pod: Obj, spec: Mapping[str, Any]) -> Obj:
-    """The wish that the image of a container be there."""
+    """Return the request to pull a container's image."""
     return _new(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
 
 
 def sandbox_wish(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
-    """The wish that there be a sandbox for the containers of a pod, with its volumes."""
+    """Return the request for a pod's sandbox, with its volumes."""
     return {**_new(pod, SANDBOX, spec), "volumes": plans}
 
 
 def stopped(run: Run, stop: Stop) -> Obj:
-    """The run as it is to be: ending."""
+    """Return the run with a stop request."""
     return {**run.obj, "stop": stop._asdict()}
 
 
 def refreshed(run: Run, plans: Mapping[str, Plan], now: Instant) -> Obj:
-    """The sandbox as it is to be: the files of its volumes up to date."""
+    """Return the sandbox with refreshed volume files."""
     return {**run.obj, "volumes": plans, "filesFrom": now}
 
 
 def pod_of(run: Obj) -> Mapping[str, str]:
-    """Uid, namespace and name of the pod that a run is of."""
+    """Return the uid, namespace and name of a run's pod."""
     pod: Mapping[str, str] = run["spec"]["pod"]
     return pod
 
 
 def key_of_run(run: Run) -> Key:
-    """The key of a run."""
+    """Return the key of a run."""
     return key_of(run.obj)
 
 

@@ -1,8 +1,8 @@
-"""Who a container runs as, and what it may: security contexts, and what of them cannot be given here.
+"""Security contexts: the user and restrictions of a container, and unsupported settings.
 
-A container runs without capabilities and without new privileges, in namespaces of its own. What asks for no more is
-fine; what asks for more is refused rather than left out. Sources: pkg/kubelet/kuberuntime/security_context_others.go;
-pkg/securitycontext (DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
+Containers run without capabilities and new privileges, in their own namespaces. Settings that require more are rejected
+instead of ignored. Sources: pkg/kubelet/kuberuntime/security_context_others.go; pkg/securitycontext
+(DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError
 from batchyard.kubelet.local.names import pod_name
 
-#: Handlers of RuntimeClasses that ask for no other isolation than there is.
+#: RuntimeClass handlers that need no other isolation than is available.
 _HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class User(NamedTuple):
-    """Who runs a container, as it looks from inside."""
+    """The user of a container, as seen from inside."""
 
     uid: int
     gid: int
@@ -31,7 +31,7 @@ ROOT: Final = User(0, 0)
 
 
 def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
-    """The containers of a pod, in the order in which they start."""
+    """Return the containers of a pod in start order."""
     spec = pod["spec"]
     return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
@@ -40,10 +40,10 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, int] | None:
-    """`{"uid": 1000, "gid": 1000}`; None: whoever it is by itself, which is `default`.
+    """Return the user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
-    ContainerError if it would be root and must not be. Volumes' files are its own in any case, so that it need not be
-    in its pod's fsGroup.
+    ContainerError if the user would be root despite runAsNonRoot. Volume files belong to the container's user in any
+    case, so membership in fsGroup is not needed.
     """
     uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
     if _effective(pod, container, "runAsNonRoot"):
@@ -55,9 +55,9 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, 
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | None:
-    """`uid`, `uid:gid` or the image's user with another group; None: the image's own user, who is `own`.
+    """Return `uid`, `uid:gid`, or the image's user with another group; None for the image's own user `own`.
 
-    ContainerError if it would be root and must not be, or if nobody knows.
+    ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
     """
     uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
     name, _, _ = own.partition(":")
@@ -74,21 +74,22 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | Non
 
 
 def fs_group(pod: Obj) -> int | None:
-    """The group that the files of a pod's volumes belong to; None if it names none."""
+    """Return the fsGroup of a pod; None if it has none."""
     group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
     return group
 
 
 def fs_user(pod: Obj) -> int | None:
-    """The one user of all containers of a pod; None if they name none, or different ones."""
+    """Return the common runAsUser of a pod's containers; None if they have none or differ."""
     users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
 
 
 def shared_group(pod: Obj) -> int | None:
-    """The group by which an engine's containers read files that are not everybody's; None where nothing tells one.
+    """Return the group that lets an engine's containers read non-public files; None if the pod names none.
 
-    It stands for the one user of a pod too, whom a kubelet lets own its token: files belong to whoever runs the node.
+    This is the fsGroup, or else the pod's common user. A kubelet makes that user the owner of the token, but here files
+    belong to the user that runs the node.
     """
     group = fs_group(pod)
     return fs_user(pod) if group is None else group
@@ -103,7 +104,7 @@ def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 
 def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
-    """A field of the container's security context, or else of its pod's."""
+    """Return a field of the container's security context, or else of the pod's."""
     own = (container.get("securityContext") or _NOTHING).get(field)
     return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
 
@@ -112,10 +113,10 @@ def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
 
 
 def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], str]) -> dict[str, str]:
-    """Return the seccomp profile of a container; the runtime's default profile where the pod names none.
+    """Return the seccomp profile of a container; the runtime's default profile if the pod names none.
 
-    `fault` returns why a profile of the machine cannot be loaded. ContainerError if that is so, or if the profile has
-    no name. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    `fault` returns why a profile of the machine cannot be loaded. ContainerError in that case, or if the profile has no
+    name. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
     """
     profile = _effective(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":
@@ -131,13 +132,13 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], st
     return {"type": "Localhost", "profile": name}
 
 
-# --- what cannot be given ---
+# --- unsupported settings ---
 
 
 def refuse_what_cannot_be(
     pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False
 ) -> None:
-    """Raise ContainerError if a pod or container asks for what cannot be given here; it names all of that.
+    """Raise ContainerError if a pod or container has unsupported settings; the message lists all of them.
 
     `host_network` is whether pods may use the machine's network.
     """
@@ -145,7 +146,7 @@ def refuse_what_cannot_be(
     if pod["spec"].get("hostNetwork") and not host_network:
         wrong.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)")
     if wrong:
-        raise ContainerError(CONFIG, f"cannot be given here: {'; '.join(wrong)}")
+        raise ContainerError(CONFIG, f"not supported on this node: {'; '.join(wrong)}")
     _refuse_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
 
 
@@ -192,7 +193,7 @@ def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iter
 
 
 def _refuse_runtime_class(name: str, reader: Reader) -> None:
-    """A RuntimeClass that is not there, or that stands for other isolation than there is."""
+    """Raise ContainerError for a RuntimeClass that does not exist or needs other isolation than is available."""
     if not name:
         return
     found = reader.get(Key(scheme.RUNTIME_CLASS, "", name))

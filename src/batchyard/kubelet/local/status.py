@@ -1,4 +1,4 @@
-"""The status of a pod as the kubelet of this machine writes it, from what ran of it.
+"""Pod status of the local kubelet, computed from a pod's runs.
 
 Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase), pkg/kubelet/status (status_manager.go:
 mergePodStatus, TerminatePod).
@@ -20,8 +20,7 @@ from batchyard.kubelet.local.termination import ending_of
 from batchyard.kubelet.simulated.pod_status import qos_class
 
 # --- conditions ---
-#
-# The conditions of a pod as the kubelet of this machine writes them, from what its status says of its containers.
+# Pod conditions, computed from the container statuses.
 #
 # Source: pkg/kubelet/status (generate.go).
 
@@ -37,14 +36,14 @@ class Verdict(NamedTuple):
     message: str = ""
 
     def of(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
-        """The condition."""
+        """Return the condition of this type."""
         return condition(kind, self.holds, (self.reason, self.message), old, now)
 
 
 def conditions_of(
     situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """The conditions of others, then the kubelet's own; `statuses` are those of all containers."""
+    """Return the conditions of other controllers, then the kubelet's own; `statuses` are those of all containers."""
     pod = situation.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready(situation, statuses, phase)
@@ -59,7 +58,7 @@ def conditions_of(
 
 
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
-    """The conditions of a pod that never began here."""
+    """Return the conditions of a rejected pod."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     failed = Verdict(False, "PodFailed")
     return [*_of_others(old), *(failed.of(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady"))]
@@ -80,7 +79,7 @@ def _containers_ready(situation: Situation, statuses: Sequence[Mapping[str, Any]
 
 
 def _gated(pod: Obj, containers_ready: Verdict) -> Verdict:
-    """Whether a pod is ready whose containers are, or not: others may have to agree."""
+    """Return the Ready condition: containers are ready, and all readiness gates are true."""
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.holds or not gates:
         return containers_ready
@@ -109,7 +108,7 @@ def _initialized(situation: Situation, statuses: Sequence[Mapping[str, Any]], ph
 
 
 def _names(names: Iterable[str]) -> str:
-    """Names as Go prints a list of them."""
+    """Format names as Go prints a list."""
     return f"[{' '.join(names)}]"
 
 
@@ -117,17 +116,17 @@ Statuses = Sequence[Mapping[str, Any]]
 
 
 class Seen(NamedTuple):
-    """All that a status is made of."""
+    """The inputs of a pod status."""
 
     situation: Situation
     steps: Steps
-    #: Why containers are not started that should be, by name.
+    #: Why containers cannot be started, by container name.
     troubles: Mapping[str, Trouble]
     host_ip: str
 
 
 def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
-    """The status of a pod; what others say in it stays."""
+    """Return the status of a pod; fields of other controllers are kept."""
     situation, has_ended = seen.situation, seen.steps.has_ended
     pod = situation.pod
     old = pod.get("status") or {}
@@ -139,7 +138,7 @@ def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
         **old,
         **(why if has_ended else {}),
         "conditions": conditions_of(situation, [*firsts, *mains], phase, has_sandbox, now),
-        # What is decided is told when nothing runs any more: others take what it held then.
+        # The final phase is reported only when nothing runs, because other controllers then reuse the pod's resources.
         "phase": phase if has_ended or phase not in {SUCCEEDED, FAILED} else old.get("phase", PENDING),
         "hostIP": seen.host_ip,
         "hostIPs": [{"ip": seen.host_ip}],
@@ -156,7 +155,7 @@ def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
 
 
 def rejected(pod: Obj, said: Mapping[str, Any], now: Instant) -> dict[str, Any]:
-    """The status of a pod that this machine does not take. Source: rejectPod in pkg/kubelet."""
+    """Return the status of a rejected pod. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
     times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
     return {**old, **said, **times, "conditions": conditions_of_rejected(pod, now)}
@@ -175,7 +174,7 @@ def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The address of the sandbox; of a pod without a network of its own that of the node."""
+    """Return the sandbox's address, or the node's for a pod on the host network."""
     sandbox = seen.situation.sandbox
     is_on_node = bool(seen.situation.pod["spec"].get("hostNetwork"))
     has_none = sandbox is None or sandbox.phase != READY
@@ -189,7 +188,7 @@ def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
-    """The phase that a pod is to be in, with reason and message."""
+    """Return the phase of a pod, with reason and message."""
     pod = seen.situation.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
@@ -201,7 +200,7 @@ def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tupl
 
 
 def _phase(seen: Seen, firsts: Statuses, mains: Statuses) -> str:
-    """The phase as what its containers do makes it."""
+    """Return the phase that follows from the container statuses."""
     situation, policy = seen.situation, seen.situation.restart_policy
     parts = {each.name: each.part for each in situation.containers}
     inits = [status for status in firsts if parts[status["name"]] is Part.INIT]
@@ -223,17 +222,17 @@ def _phase(seen: Seen, firsts: Statuses, mains: Statuses) -> str:
 
 
 def _code(status: Mapping[str, Any]) -> int | None:
-    """How a container ended that does not run; None for one that runs, or has not."""
+    """Return the exit code of a container that does not run; None if it runs or has never ended."""
     state = status["state"]
     ended = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     return ended["exitCode"] if ended else None
 
 
-# --- what has ended for good ---
+# --- terminated pods ---
 
 
 def _concluded(situation: Situation, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
-    """All containers as ended that may have begun: what became of those that waited nobody knows."""
+    """Mark all containers that may have started as ended; the outcome of waiting ones is unknown."""
     if not firsts or _has_initialized(situation, firsts, mains):
         mains = [_ended(status) for status in mains]
     begun = max((number for number, status in enumerate(firsts) if _has_begun(status)), default=0)

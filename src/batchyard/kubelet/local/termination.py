@@ -1,8 +1,8 @@
-"""How a pod ends on this machine: its main containers first, then its sidecars, the last one first.
+"""Pod termination: main containers first, then sidecars in reverse order.
 
-Whoever's turn has not come when the time is over is stopped with all others. Sources: pkg/kubelet/kuberuntime
-(killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go, pod_workers.go),
-pkg/kubelet/eviction (emptyDirLimitEviction).
+Containers that are still waiting when the grace period ends are stopped with all others. Sources:
+pkg/kubelet/kuberuntime (killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go,
+pod_workers.go), pkg/kubelet/eviction (emptyDirLimitEviction).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from batchyard.kubelet.local.errors import quoted
 from batchyard.kubelet.local.pod_state import Container, Part, Situation
 from batchyard.kubelet.local.runs import Run, Stop
 
-#: What every container gets to end, whatever is said. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
+#: The minimum grace period in seconds. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
 GRACE_MIN: Final = 2
 #: Source: immediateEvictionGracePeriodSeconds in pkg/kubelet/eviction.
 _EVICTION_GRACE: Final = 1
@@ -26,19 +26,19 @@ EVICTED: Final = "Evicted"
 
 
 class Ending(NamedTuple):
-    """Why a pod ends."""
+    """Why and how a pod terminates."""
 
-    #: When that was known; what was stopped before was for another reason.
+    #: When the termination was requested; earlier stops have other reasons.
     since: Instant
-    #: Seconds, from when its first container is stopped for it.
+    #: Grace period in seconds, from the stop of its first container.
     grace: int
-    #: The reason and the message of a pod that fails, whatever its containers do; empty where they say how it ends.
+    #: Reason and message of a pod that fails regardless of its containers; empty if their exit codes decide.
     why: str = ""
     message: str = ""
 
 
 class Halt(NamedTuple):
-    """A run that is to be stopped, and the message of the event Killing."""
+    """A run to stop, and the message of its Killing Event."""
 
     run: Run
     stop: Stop
@@ -46,7 +46,7 @@ class Halt(NamedTuple):
 
 
 class Halts(NamedTuple):
-    """What is to be stopped now, and when those come that wait for their turn; nobody is alive if there is neither."""
+    """The runs to stop now, and when the remaining containers follow; `is_over` if none is alive."""
 
     halts: list[Halt]
     look_again: Instant | None
@@ -54,7 +54,7 @@ class Halts(NamedTuple):
 
 
 def ending_of(situation: Situation, now: Instant) -> Ending | None:
-    """Why others want a pod to end, or its node does; None if nobody does."""
+    """Return why a pod must terminate: deletion, deadline, or a full volume; None if it need not."""
     pod = situation.pod
     deleted_at = lifecycle.deleted_at(pod)
     if deleted_at is not None:
@@ -69,7 +69,7 @@ def ending_of(situation: Situation, now: Instant) -> Ending | None:
 
 
 def _too_full(pod: Obj, name: str) -> str:
-    """What is said of a volume that holds more than it may; the blank at the end is Kubernetes's own."""
+    """Return the eviction message for a full volume; the trailing space is Kubernetes's."""
     limits = {
         volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
     }
@@ -77,18 +77,18 @@ def _too_full(pod: Obj, name: str) -> str:
 
 
 def ending_by_itself(pod: Obj, since: Instant) -> Ending:
-    """The end of a pod that gets all the time that it asks for."""
+    """Return the termination of a pod with its full grace period."""
     return Ending(since, lifecycle.grace_period(pod))
 
 
 def deadline_of(pod: Obj) -> Instant | None:
-    """When a pod is to end whatever it does; None if it has no such time, or has not begun."""
+    """Return the active deadline of a pod; None if it has none or has not started."""
     seconds, started = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if seconds is None or started is None else parse_time(started) + seconds * SECOND
 
 
 def halts_of(situation: Situation, ending: Ending, now: Instant) -> Halts:
-    """Whom to stop now."""
+    """Return which containers to stop now."""
     alive = situation.alive()
     until = _begun_at(situation, ending, now) + ending.grace * SECOND
     firsts = [each for each in alive if each.part is not Part.SIDECAR]
@@ -99,16 +99,16 @@ def halts_of(situation: Situation, ending: Ending, now: Instant) -> Halts:
 
 
 def _begun_at(situation: Situation, ending: Ending, now: Instant) -> Instant:
-    """When the first of its containers was stopped for that reason; now if none was yet."""
+    """Return when the first container was stopped for this termination; `now` if none was."""
     lasts = (each.last for each in situation.containers)
     return min((run.stop.at for run in lasts if run and run.stop and run.stop.at >= ending.since), default=now)
 
 
 def _halts(containers: Sequence[Container], stop: Stop, grace: int) -> Iterator[Halt]:
-    """Wishes to stop: for those that have none, and for those that got more time than there is now."""
+    """Yield stop requests for containers without one, or with a longer grace period than now remains."""
     for each in containers:
         run = each.last
-        assert run is not None, "what is alive has a run"
+        assert run is not None, "a live container has a run"
         message = f"Stopping container {each.name}"
         if run.stop is None:
             yield Halt(run, stop, message)

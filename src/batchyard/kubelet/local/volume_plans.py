@@ -1,7 +1,7 @@
-"""Where a container has the volumes of its pod.
+"""Volume plans and mounts of containers.
 
-Mount propagation has no meaning here: nothing is mounted while a container runs. Source: pkg/kubelet/kubelet_pods.go
-(makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
+Mount propagation has no effect here, since nothing is mounted while a container runs. Source:
+pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
 """
 
 import posixpath
@@ -13,11 +13,10 @@ from batchyard.kubelet.local.environment import expand_path
 from batchyard.kubelet.local.errors import CONFIG, ContainerError, InputError, quoted
 
 # --- plans ---
+# Volume plans: the content of a volume, which batchyard.server.local_node.volumes creates.
 #
-# What a volume is to hold: a plan, which batchyard.server.local_node.volumes carries out.
-#
-# Whoever runs the node owns all of it, and is, from inside, the user of each container but of those of an engine: files
-# that are not everybody's are also of a group that such a container's user is in.
+# All files belong to the user that runs the node, which containers see as their own user, except containers of an
+# engine. For these, non-public files also belong to a group that the container's user is in.
 
 
 class File(NamedTuple):
@@ -29,34 +28,34 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files by their path in the volume. Containers cannot change them; they change when what they are made of does."""
+    """Files by path, read-only for containers, and refreshed when their sources change."""
 
     files: Mapping[str, File]
-    #: Folders in it at which containers have other volumes.
+    #: Directories in it where containers mount other volumes.
     mount_points: tuple[str, ...] = ()
-    #: The group that the files belong to; None: that of whoever runs the node.
+    #: The group of the files; None for the group of the user that runs the node.
     group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """An empty folder, for as long as the pod is there."""
+    """An emptyDir, which exists as long as the pod."""
 
-    #: Whether it lies in memory.
+    #: Whether it is in memory.
     is_memory: bool = False
-    #: How large it may grow; None: as it can.
+    #: The size limit; None for no limit.
     size_bytes: int | None = None
     mode: int = 0o777
 
 
 @dataclass(frozen=True, slots=True)
 class HostPath:
-    """A file or folder of the machine."""
+    """A file or directory of the machine."""
 
     path: str
-    #: What is to be there, as the API says it; '' for anything.
+    #: The hostPath type; '' for anything.
     type: str = ""
-    #: The folders of the machine that pods may have.
+    #: The machine's directories that pods may mount.
     allowed: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -64,29 +63,29 @@ Plan: TypeAlias = Files | Empty | HostPath
 
 
 class Mount(NamedTuple):
-    """A volume, or a part of it, at a path of a container."""
+    """A volume, or a subPath of it, mounted at a path of a container."""
 
     volume: str
     container: str
-    #: The volume: `volumes/NAME` in the folder of the pod, or an absolute path of the machine.
+    #: The volume: `volumes/NAME` in the pod's directory, or an absolute path of the machine.
     folder: str
-    #: What of it, in its shortest form; '' for all.
+    #: The normalized subPath; '' for the whole volume.
     sub_path: str
     target: str
     read_only: bool
 
     @property
     def source(self) -> str:
-        """What is to be mounted, relative to the folder of the pod if it is not absolute."""
+        """The source path, relative to the pod's directory unless it is absolute."""
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
     def row(self, source: str | None = None) -> dict[str, Any]:
-        """The mount as the spec of a run has it; from another source if that was found to be the real one."""
+        """Return the mount in the format of a run's spec, optionally with a resolved source."""
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 
 def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> list[Mount]:
-    """The mounts of a container, outer ones first; ContainerError if one cannot be.
+    """Return the mounts of a container, outer ones first; ContainerError if one is invalid.
 
     `variables` are its environment, `plans` the volumes of its pod.
     """
@@ -115,7 +114,7 @@ def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str
 
 
 def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """What of the volume is meant; InputError if that would lie outside of it."""
+    """Return the normalized subPath; InputError if it leads out of the volume."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
         path, missing = expand_path(mount["subPathExpr"], variables)

@@ -1,8 +1,8 @@
-"""What the volumes of a pod hold.
+"""Volume contents of pods.
 
-Files come from ConfigMaps, Secrets, the pod itself, and tokens; all else that a kubelet would mount is refused.
-Sources: pkg/volume/{configmap,secret,downwardapi,projected,emptydir,hostpath}; pkg/volume/util (atomic_writer.go: which
-paths there may be; nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (what an fsGroup does to modes).
+Files come from ConfigMaps, Secrets, the pod itself, and tokens; other volume types are rejected. Sources:
+pkg/volume/{configmap,secret,downwardapi,projected,emptydir,hostpath}; pkg/volume/util (atomic_writer.go: valid paths;
+nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (the effect of an fsGroup on modes).
 """
 
 import posixpath
@@ -20,13 +20,14 @@ from batchyard.kubelet.local.security import containers_of, fs_group, shared_gro
 from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Plan
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
-"""Gives a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
+"""Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
 
-InputError if there is no such ServiceAccount."""
+InputError if the ServiceAccount does not exist.
+"""
 
 _MODE: Final = 0o644
 _TOKEN_SECONDS: Final = 3600
-#: What a group may always do with files that containers cannot change.
+#: The modes that a group always has for files that containers cannot change.
 _GROUP_READS: Final = 0o440
 _PATH_MAX: Final = 4096
 _NAME_MAX: Final = 255
@@ -34,23 +35,23 @@ _KINDS: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPat
 
 
 class Sources(NamedTuple):
-    """What volumes are made of."""
+    """The inputs of volume contents."""
 
     reader: Reader
     token: Token
-    #: The folders of the machine that pods may have by hostPath.
+    #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
 
 
 def volume_plans(pod: Obj, sources: Sources) -> dict[str, Plan]:
-    """What each volume of a pod holds, by name; VolumeError of the first that cannot be made."""
+    """Return the plan of each volume of a pod, by name; VolumeError for the first that cannot be created."""
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
 def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
-    """What the volumes of a pod are whose sandbox was made with them, but for what they hold.
+    """Return the plans without contents for a pod whose sandbox already has its volumes.
 
-    `host_paths` are the folders of the machine that pods may have by hostPath.
+    `host_paths` are the machine's directories that pods may mount by hostPath.
     """
     return {volume["name"]: _outline(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
 
@@ -63,7 +64,7 @@ def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
 
 
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
-    """What a volume holds; VolumeError if it cannot be made, or not here."""
+    """Return the plan of a volume; VolumeError if it cannot be created or is not supported."""
     name: str = volume["name"]
     try:
         return _plan(pod, volume, sources)
@@ -95,13 +96,13 @@ def _kind_of(volume: Mapping[str, Any]) -> str:
 
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """The volumes that lie in memory, as the spec of a pod's sandbox has them."""
+    """Return the volumes in memory, in the format of a sandbox's spec."""
     empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
 
 
 def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """The volumes on the disk that may hold so many bytes, as the spec of a pod's sandbox has them."""
+    """Return the volumes on disk that have a size limit, in the format of a sandbox's spec."""
     empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and not plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
 
@@ -110,7 +111,7 @@ def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
-    """The files of a projected volume; all that is wrong is told at once."""
+    """Return the files of a projected volume; InputError with all errors at once."""
     files: dict[str, File] = {}
     wrong: list[str] = []
     for part in parts:
@@ -132,7 +133,7 @@ def _of_part(part: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> 
 
 
 def _raise_all(wrong: Sequence[str]) -> None:
-    """Raise InputError with all that is wrong, if anything is, as Go's aggregates say it."""
+    """Raise InputError if there are errors, formatted as by Go's aggregates."""
     told = list(dict.fromkeys(wrong))
     if told:
         raise InputError(told[0] if len(told) == 1 else f"[{', '.join(told)}]")
@@ -147,7 +148,7 @@ def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: 
 
 
 def _of_secret(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
-    """A volume says `secretName`, a part of a projected one `name`."""
+    """Return the files of a Secret; a volume has `secretName`, a projected source `name`."""
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
@@ -156,7 +157,7 @@ def _of_secret(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int)
 
 
 def _of_config(source: Mapping[str, Any], config: Config | None, mode: int, no_such_key: str) -> dict[str, File]:
-    """All entries, or those that are listed."""
+    """Return all entries, or those in `items`."""
     contents: Mapping[str, bytes] = config.contents if config is not None else {}
     if not source.get("items"):
         return {key: File(content, mode) for key, content in sorted(contents.items())}
@@ -170,7 +171,7 @@ def _of_config(source: Mapping[str, Any], config: Config | None, mode: int, no_s
 
 
 def _of_pod(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
-    """The files of a downwardAPI volume; all that is wrong is told at once."""
+    """Return the files of a downwardAPI volume; InputError with all errors at once."""
     facts = facts_of(pod, (), sources.reader)
     files: dict[str, File] = {}
     wrong: list[str] = []
@@ -193,7 +194,7 @@ def _text(facts: Facts, item: Mapping[str, Any]) -> str:
 
 
 def _of_token(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
-    """A token that only the pod's user may read, where it is known which that is."""
+    """Return the token file; only the pod's user may read it if that user is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
     seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
@@ -211,7 +212,7 @@ _PROJECTED: Final = "configMap, secret, downwardAPI and serviceAccountToken"
 
 
 def _checked(path: str) -> str:
-    """A path in a volume, in its shortest form; InputError if it may not be."""
+    """Return a normalized path in a volume; InputError if it is invalid."""
     parts = path.split("/")
     if not path:
         raise InputError('invalid path: must not be empty: ""')
@@ -229,7 +230,7 @@ def _checked(path: str) -> str:
 
 
 def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
-    """Where in a volume containers have others: the outermost folders."""
+    """Yield the outermost directories of a volume where containers mount other volumes."""
     for container in containers_of(pod):
         mounts = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
         targets = sorted(target for _, target in mounts)
@@ -241,7 +242,7 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
                     yield target[len(own) + 1 :]
 
 
-# --- folders ---
+# --- directories ---
 
 
 def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
@@ -257,7 +258,7 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
 
 
 def _memory_of_pod(pod: Obj) -> int:
-    """The bytes that a pod may use of memory; 0 if it is not limited."""
+    """Return the memory limit of a pod in bytes; 0 if it has none."""
     spec = pod["spec"]
     total = pod_total(spec, container_limits).get("memory", 0)
     whole = container_limits(spec).get("memory", 0)
@@ -287,7 +288,7 @@ def _host_folder(path: str) -> str:
 
 
 def lies_below(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is one of the folders or lies in one; all of them absolute."""
+    """Whether a path is one of the directories or lies in one; all are absolute."""
     roots = (posixpath.normpath(folder) for folder in folders)
     return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in roots)
 

@@ -1,1 +1,1 @@
-"""What runs an admitted workload: simulated here, real processes later."""
+"""Simulated kubelets: pods, nodes and bare Workloads without real processes."""

@@ -1,7 +1,7 @@
-"""Bare Workloads, which nobody owns: they have no pods, simply take their time, and are done.
+"""Bare Workloads without an owner: they have no pods, and finish after a run time.
 
-How long is told by the annotation `batchyard.dev/runtime`; without it, for ever. One that is evicted and admitted again
-starts over.
+The annotation `batchyard.dev/runtime` gives the run time; without it they run until they are deleted. After an eviction
+and readmission they start over.
 """
 
 from collections.abc import Iterable
@@ -19,20 +19,20 @@ from batchyard.scheduling.workload import lifecycle as r
 
 
 class BareWorkloads:
-    """Runs bare Workloads, and gives back the quota of evicted ones, as their jobs would if they had any."""
+    """The controller that finishes bare Workloads, and releases the quota of evicted ones, as their jobs would."""
 
     name = "bare-workloads"
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A Workload nobody owns that holds quota."""
+        """Return a Workload that has no owner and holds quota."""
         obj = event.obj
         holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
         return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Release an evicted one; finish one whose time is over."""
+        """Release the quota of an evicted Workload, or finish it after its run time."""
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
             return Outcome()

@@ -1,10 +1,8 @@
-"""What kubelets do about checkpoints: where containers end, their work is saved; where they start, they go on with it.
+"""Checkpoints of simulated pods: work is saved when containers end, and resumed when they start.
 
-Programs save their work as time passes, so what was saved by then is told by when the containers started, wherever and
-however they end; even a machine that is lost loses only what was done since the last checkpoint. It is kept by place
-(batchyard.api.views.checkpoints) on the topmost of the Job and JobSet above the pod: on the JobSet it outlives its
-Jobs. A
-finalizer keeps a pod until that is written.
+Programs save periodically, so the saved work follows from the start time, however the containers end. A lost machine
+loses only the work since the last checkpoint. Saved work is recorded per place (batchyard.api.views.checkpoints) on the
+topmost Job or JobSet above the pod. On a JobSet it outlives the Jobs. A finalizer keeps the pod until it is recorded.
 """
 
 from batchyard.api import scheme, well_known
@@ -31,7 +29,7 @@ from batchyard.interfaces.client import Reader, Update, Write
 
 
 def held_until_saved(pod: Obj, reader: Reader) -> Obj:
-    """A new pod, which stays until its work is saved if it saves any; itself if it does not."""
+    """Return a new pod with a finalizer if it saves work; otherwise the pod itself."""
     above = list(jobs_above(pod, reader.get))
     if not above or checkpoint_interval([pod, *above]) is None:
         return pod
@@ -39,27 +37,27 @@ def held_until_saved(pod: Obj, reader: Reader) -> Obj:
 
 
 def is_held(pod: Obj) -> bool:
-    """Whether a pod that is deleted stays until its work is saved."""
+    """Whether a deleted pod stays until its work is recorded."""
     return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
 
 
 def let_go(pod: Obj) -> list[Write]:
-    """What is written when the work of a deleted pod is saved, or it has none."""
+    """Return the write that removes the finalizer of a deleted pod."""
     return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
 
 
 def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[Write]:
-    """What is written about the work of a pod that has ended."""
+    """Return the writes that record the work of a pod that has ended."""
     job = _keeper(pod, reader) if is_terminal(after) else None
     if job is None:
         return []
     if phase(after) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
-        return _written(job, with_saved_work(job, place_of(pod), 0))  # its Job never makes it anew
+        return _written(job, with_saved_work(job, place_of(pod), 0))  # its Job never recreates it
     return _saved(job, place_of(pod), _work_after(pod, after, every))
 
 
 def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -> list[Write]:
-    """What is written about the work of a pod whose machine is lost."""
+    """Return the writes that record the work of a pod whose machine is lost."""
     job, started = _keeper(pod, reader), running_since(pod)
     if job is None or started is None:
         return []
@@ -67,7 +65,7 @@ def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -
 
 
 def going_on(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
-    """The pod after something happened to it: it goes on with what is saved when its containers start."""
+    """Return the pod after an event; when its containers start they resume from the saved work."""
     if is_terminal(after):
         return after
     work = _work_after(pod, after, every)
@@ -78,13 +76,13 @@ def going_on(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant
 
 
 def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
-    """The work that is saved of a pod after something happened to it; nothing if it is done, to begin anew."""
+    """Return the saved work of a pod after an event; 0 if it has finished and restarts."""
     started, before = running_since(pod), resumed_work(pod)
     if started is None or running_since(after) == started:
         return before
     container = after["status"]["containerStatuses"][0]
     ended = container["state"].get("terminated") or container["lastState"]["terminated"]
-    if "finishedAt" not in ended:  # it was lost, and saved then
+    if "finishedAt" not in ended:  # it was lost, and its work recorded then
         return before
     if ended["exitCode"] == 0 and not is_terminal(after):
         return 0
@@ -92,7 +90,7 @@ def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
 
 
 def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
-    """What containers go on with that start now: the most of their own work and what is saved for their place."""
+    """Return where starting containers resume: the most of their own work and the work recorded for their place."""
     job, place = _keeper(pod, reader), place_of(pod)
     if job is None:
         return own
@@ -107,14 +105,14 @@ def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | N
 
 
 def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
-    """The places of the other pods of its Job that have not failed."""
+    """Return the places of the other pods of its Job that have not failed."""
     owner = controller_of(pod)
     others = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
 
 
 def _keeper(pod: Obj, reader: Reader) -> Obj | None:
-    """The Job or JobSet that keeps the work of a pod; None where no Job made it, or that is gone."""
+    """Return the Job or JobSet that records the pod's work; None without a Job, or if it was deleted."""
     above = list(jobs_above(pod, reader.get))
     owner = controller_of(pod)
     if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
@@ -123,7 +121,7 @@ def _keeper(pod: Obj, reader: Reader) -> Obj | None:
 
 
 def _saved(job: Obj, place: str, work: Duration) -> list[Write]:
-    """What is written so that a place has that much work saved."""
+    """Return the write that raises the recorded work of a place to `work`."""
     return _written(job, with_saved_work(job, place, work)) if saved_work(job, place) < work else []
 
 

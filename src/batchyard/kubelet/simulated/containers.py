@@ -1,6 +1,6 @@
-"""The containers of simulated pods, for those who look at them: logs that grow, and nothing that could be executed.
+"""Containers of simulated pods for the API: generated logs, and no processes for exec.
 
-It hears of the changes of pods as clients do, once they are durable.
+The module receives pod changes as clients do, once they are durable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +20,13 @@ from batchyard.interfaces.controller import Kernel, Ticket
 from batchyard.kubelet.simulated.durations import FOR_EVER, Plan, plan_of
 
 # --- pod log ---
+# Generated log of a simulated container; no process writes it.
 #
-# The log of a simulated container: what is known of its run, in words; no process ever wrote it.
-#
-# It tells when the run began, when it saved its work, how it ended and why. All of it follows from the pod's status and
-# from how long the pod is to run, so it is the same whenever it is read.
+# It reports the start of the run, its checkpoints, its end and the reason. All of it follows from the pod's status and
+# its planned run time, so it is the same whenever it is read.
 
 
-#: Of more times that work was saved only the last ones are told.
+#: The maximum number of checkpoints in a log; the last ones are kept.
 SAVES_MAX: Final = 1000
 _STOPPED: Final = (137, 143)
 
@@ -36,26 +35,26 @@ class Run(NamedTuple):
     """One run of a container."""
 
     started: Instant
-    #: How it ended, as the status of the container has it; None as long as it runs.
+    #: Its `terminated` state; None while it runs.
     ended: Mapping[str, Any] | None
 
 
 def run_in(pod: Obj, container: str, *, previous: bool) -> Run | None:
-    """The run of a container that is or was the last, or the one before; None where there was none."""
+    """Return the last run of a container, or the previous one; None if there is none."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_run, states)), None)
 
 
 def run_since(pod: Obj, container: str, started: Instant) -> Run | None:
-    """The run of a container that began then; None where its status knows of no such run."""
+    """Return the run of a container that started at this instant; None if its status has no such run."""
     status = status_of(pod, container)
     runs = (_run(status.get(field)) for field in ("state", "lastState"))
     return next((run for run in runs if run is not None and run.started == started), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
-    """The status of a container, empty where there is none."""
+    """Return the status of a container; empty if there is none."""
     status = pod.get("status") or {}
     told = [each for field in _STATUSES for each in status.get(field) or ()]
     return next((each for each in told if each["name"] == container), {})
@@ -65,17 +64,17 @@ _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralCont
 
 
 def first_lines(pod: Obj, started: Instant, plan: Plan, *, previous: bool) -> Sequence[LogLine]:
-    """What is told as a run begins."""
+    """Return the first lines of a run's log."""
     works = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
     told = [f"started: a simulated container, which works {works} and runs no process"]
     resumed = None if previous else resumption(pod)
     if resumed is not None:
-        told.append(f"goes on with the {duration_text(resumed.work)} of work that were done at {resumed.place}")
+        told.append(f"resumes from {duration_text(resumed.work)} of work saved at {resumed.place}")
     return [_line(started, text) for text in told]
 
 
 def saves(started: Instant, every: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
-    """When a run saved its work, after an instant and up to another."""
+    """Yield the checkpoint lines of a run after one instant and up to another."""
     if every is None:
         return
     last = (until - started) // every
@@ -86,7 +85,7 @@ def saves(started: Instant, every: Duration | None, after: Instant, until: Insta
 
 
 def last_line(pod: Obj, ended: Mapping[str, Any], plan: Plan, *, previous: bool) -> LogLine:
-    """What is told of the end of a run."""
+    """Return the last line of a run's log."""
     code = ended["exitCode"]
     why = "" if previous else _why_stopped(pod)
     if code in _STOPPED and (why or code != plan.exit_code):
@@ -98,12 +97,12 @@ def last_line(pod: Obj, ended: Mapping[str, Any], plan: Plan, *, previous: bool)
 
 
 def lost_line(now: Instant) -> LogLine:
-    """What is told of a run of which nothing is known any more."""
-    return _line(now, "lost: nobody knows what became of the container")
+    """Return the last line of a run whose outcome is unknown."""
+    return _line(now, "lost: the outcome of the container is unknown")
 
 
 def _why_stopped(pod: Obj) -> str:
-    """Why a pod was made to end, as far as it tells; empty if nothing is said."""
+    """Return why a pod was stopped, from its status; empty if unknown."""
     status = pod.get("status") or {}
     disrupted = find_condition(pod, DISRUPTION_TARGET) or {}
     told = status.get("message") or status.get("reason") or disrupted.get("message") or disrupted.get("reason")
@@ -122,27 +121,27 @@ def _line(at: Instant, text: str) -> LogLine:
     return LogLine(at, f"{format_time(at)} {text}")
 
 
-#: What containers do that run before the others: it takes them no time.
+#: The plan of init containers, which take no time.
 _AT_ONCE: Final = Plan(0, 0)
 _SIMULATED: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
-    """See the module."""
+    """The containers of all simulated pods, with the open logs by pod."""
 
     def __init__(self, reader: Reader, kernel: Kernel, runtime: Duration | None = None) -> None:
         self._reader = reader
         self._kernel = kernel
-        #: As that of the kubelets.
+        #: The run time of pods without another one, as for the kubelets.
         self._runtime = runtime
-        #: Logs of containers that run, by pod.
+        #: The logs of running containers, by pod.
         self._open: dict[Key, dict[SimulatedLog, None]] = {}
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
-        """The log of the container's last run, or of the one before."""
+        """Return the log of the container's last run, or of the previous one."""
         run = run_in(pod, container, previous=previous)
-        assert run is not None, "whoever asks for the log of a run has seen that there is one"
+        assert run is not None, "the caller checks that the run exists"
         plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
@@ -150,41 +149,41 @@ class SimulatedContainers:
         return log
 
     def usage(self, pod: Obj) -> Measured:
-        """What each container uses: what it requests, for it is simulated."""
+        """Return the usage of each container, which equals its requests."""
         spec = pod["spec"]
         sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
         return Measured({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
 
     def node_usage(self, node: str) -> None:
-        """A simulated node uses what its pods do."""
+        """Return no usage: a simulated node uses what its pods use."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Why nobody can get at a process of the pod."""
+        """Return why the pod has no process to access."""
         return f"pod {pod['metadata']['name']} {_SIMULATED}"
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
     ) -> ProcessSession:
-        """There is no process."""
+        """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
-        """There is no process."""
+        """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
-        """There is no process."""
+        """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Take in what happened."""
+        """Forward pod changes to the open logs."""
         for change in changes:
             if change.key.kind == scheme.POD:
                 for log in list(self._open.get(change.key, ())):
                     log.observe(change)
 
     def end(self) -> None:
-        """Let all logs end, those that are yet to be opened too."""
+        """Close all logs, including those opened later."""
         self._is_ending = True
         for logs in list(self._open.values()):
             for log in list(logs):
@@ -204,7 +203,7 @@ class SimulatedContainers:
 
 
 class SimulatedLog:
-    """The log of one run of a simulated container."""
+    """The log of one run: pending lines, and the time up to which checkpoints were reported."""
 
     def __init__(self, pod: Obj, container: str, run: Run, plan: Plan, kernel: Kernel, *, previous: bool) -> None:
         self._pod = pod
@@ -218,25 +217,25 @@ class SimulatedLog:
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_news: Callable[[], None] = _nobody
-        #: Called once when it is over, or nobody reads it any more.
+        #: Called once when the log ends or is closed.
         self.on_close: Callable[[], None] = _nobody
         self._take_in(run)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come any more."""
+        """Whether the log has ended."""
         return self._is_over
 
     @property
     def is_behind(self) -> bool:
-        """It is short."""
+        """Always False: the log is short."""
         return False
 
     def skip_to_last(self, lines: int) -> None:
-        """It is short."""
+        """Do nothing: the log is short."""
 
     def read(self) -> Sequence[LogLine]:
-        """The lines that came since they were read last."""
+        """Return the lines since the last read."""
         if not self._is_over:
             self._save(self._kernel.now())
             self._wake_at_next_save()
@@ -244,16 +243,16 @@ class SimulatedLog:
         return lines
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """End the log."""
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
-        on_close, self.on_close = self.on_close, _nobody  # which knows this log
+        on_close, self.on_close = self.on_close, _nobody  # breaks the reference cycle
         on_close()
         self.on_news()
 
     def observe(self, change: WatchEvent) -> None:
-        """Take note of a change of the pod."""
+        """Handle a change of the pod."""
         self._pod = change.obj
         run = run_since(change.obj, self._container, self._started)
         if run is None or (change.type is EventType.DELETED and run.ended is None):
@@ -263,7 +262,7 @@ class SimulatedLog:
             self._take_in(run)
 
     def _take_in(self, run: Run) -> None:
-        """Tell of the end of the run, if it has come."""
+        """Write the last line if the run has ended."""
         if run.ended is None:
             return
         end = last_line(self._pod, run.ended, self._plan, previous=self._previous)
@@ -272,7 +271,7 @@ class SimulatedLog:
         self.close()
 
     def _save(self, until: Instant) -> None:
-        """Tell when work was saved since that was told last."""
+        """Write the checkpoint lines since the last ones."""
         if until > self._told_until:
             self._waiting += saves(self._started, self._plan.checkpoint_every, self._told_until, until)
             self._told_until = until
@@ -289,7 +288,7 @@ class SimulatedLog:
 
 
 def _prepares(pod: Obj, container: str) -> bool:
-    """Whether a container runs to its end before the others start."""
+    """Whether a container is an init container, not a sidecar."""
     found = pod["spec"].get("initContainers") or ()
     return any(each["name"] == container and each.get("restartPolicy") != "Always" for each in found)
 

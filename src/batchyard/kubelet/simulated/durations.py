@@ -1,11 +1,11 @@
-"""How long a simulated pod runs and how it ends.
+"""Run times and exit codes of simulated pods.
 
-The first of these that gives a run time counts: the pod's own annotation, its Job's, that of the JobSet above; the time
-that its first container sleeps; the run times of the Cluster (batchyard.cloud.catalog.prices); a minute. A pod whose
-Job is gone runs until it is deleted.
+The first source that gives a run time applies: the annotation of the pod, its Job, or the JobSet above; the sleep time
+of its first container; the run times of the Cluster (batchyard.cloud.catalog.prices); one minute. A pod whose Job was
+deleted runs until it is deleted.
 
 Three forms of commands give a time: `sleep` with its arguments; a script with `sleep` lines outside of loops and
-conditions, as their sum; the argument of an image that does nothing but sleep.
+conditions, as their sum; the argument of an image that only sleeps.
 """
 
 import re
@@ -25,15 +25,15 @@ from batchyard.base.memoize import LENGTH_MAX
 from batchyard.cloud.catalog.prices import default_runtime, named_runtime
 from batchyard.interfaces.client import Reader
 
-#: How long those run of whom nothing is known.
+#: The default run time.
 UNTOLD: Final = MINUTE
-#: Longer than any world lasts: `sleep infinity`.
+#: Longer than any simulation: `sleep infinity`.
 FOR_EVER: Final = 1 << 62
 
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-#: Words that make it uncertain what runs, and how often.
+#: Shell words that make it uncertain which commands run, and how often.
 _FLOW_WORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
-#: What may stand between two commands that both run.
+#: Separators between two commands that both run.
 _SEPARATORS: Final = frozenset({";", "\n", "&&"})
 _PUNCTUATION: Final = "();<>|&\n"
 _SLEEP_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
@@ -42,18 +42,18 @@ _SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
 class Plan(NamedTuple):
-    """What a pod's containers do once they run."""
+    """The planned run time and exit code of a pod's containers."""
 
     runtime: Duration
     exit_code: int
-    #: How often they save their work; None: never.
+    #: The checkpoint interval; None for no checkpoints.
     checkpoint_every: Duration | None = None
 
 
 def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
-    """How long a pod runs, with which exit code it ends, and how often it saves its work.
+    """Return the run time, exit code and checkpoint interval of a pod.
 
-    `default` is the run time of pods for which nothing else gives one, in place of the Cluster's own default.
+    `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
     told = [pod, *jobs_above(pod, reader.get)]
     runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
@@ -63,14 +63,14 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
             container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
         )
     if runtime is None:
-        # The annotation of a Job that is gone is unknown: the pod runs until it is deleted too.
+        # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
         runtime = FOR_EVER if job_above(told[-1]) else _runtime_by_cluster(told, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
     return Plan(runtime, exit_code, checkpoint_interval(told))
 
 
 def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
-    """The run time that the Cluster gives for a pod, its Job or its JobSet, else the default."""
+    """Return the Cluster's run time for a pod, its Job or its JobSet, or else the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
     runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
     if runtime is None:
@@ -84,12 +84,12 @@ def _name_of(obj: Obj) -> str:
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:
-    """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
+    """Return the run time in an object's annotation; None if it has none or an invalid one."""
     return duration(obj, well_known.RUNTIME)
 
 
 def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    """How long a container sleeps; None if that is not certain."""
+    """Return how long a container sleeps; None if that is uncertain."""
     length = len(image) + sum(map(len, command)) + sum(map(len, args))
     return (_sleeping_time if length <= LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
@@ -110,7 +110,7 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 
 
 def _exit_codes(obj: Obj) -> Iterable[int]:
-    """The exit code an object's annotation asks for, if it is one."""
+    """Yield the exit code in an object's annotation if it is valid."""
     text = annotation(obj, well_known.EXIT_CODE)
     code = None if text is None else whole_number(text)
     if code is not None and 0 <= code <= 255:
@@ -128,7 +128,7 @@ def _go_duration(text: str) -> Duration | None:
 
 
 def _slept(args: Sequence[str]) -> Duration | None:
-    """What `sleep` with these arguments takes: their sum, in the suffixes of GNU's."""
+    """Return the duration of `sleep` with these arguments: their sum, with the suffixes of GNU sleep."""
     total = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
@@ -142,7 +142,7 @@ def _slept(args: Sequence[str]) -> Duration | None:
 
 
 def _script_of(args: Sequence[str]) -> str | None:
-    """The script of a shell's arguments: that which follows the option -c, maybe among others (`-ec`)."""
+    """Return the script in a shell's arguments: the argument after an option with `c`, such as `-ec`."""
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None
@@ -152,7 +152,7 @@ def _script_of(args: Sequence[str]) -> str | None:
 
 
 def _script_time(script: str) -> Duration | None:
-    """The sum of a script's sleeps; None if it has none, or one that may not run, or not once."""
+    """Return the sum of a script's sleeps; None if it has none, or one that may not run exactly once."""
     words = _words(script)
     if words is None or not _FLOW_WORDS.isdisjoint(words):
         return None
@@ -170,24 +170,24 @@ def _script_time(script: str) -> Duration | None:
 
 
 def _command_time(command: Sequence[str]) -> Duration | None:
-    """What a command takes that is nothing but a sleep."""
+    """Return the duration of a command that is only a sleep."""
     return _slept(command[1:]) if command[0] == "sleep" else None
 
 
 def _words(script: str) -> list[str] | None:
-    """The words and operators of a script without its comments; None where it cannot be read so simply."""
+    """Return the words and operators of a script without comments; None if it cannot be parsed simply."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
         words = list(lexer)
-    except ValueError:  # quotes that do not match
+    except ValueError:  # unbalanced quotes
         return None
     return None if any(word.startswith("<<") for word in words) else _without_comments(words)
 
 
 def _without_comments(words: Sequence[str]) -> list[str] | None:
-    """The words but for comments behind commands; None if such a one hides a sleep, for it may be a quoted word."""
+    """Return the words without trailing comments; None if one contains a sleep, since it may be a quoted word."""
     kept: list[str] = []
     is_comment = False
     for word in words:
@@ -200,7 +200,7 @@ def _without_comments(words: Sequence[str]) -> list[str] | None:
 
 
 def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
-    """The commands between operators, each with the operator before and after it; the ends count as new lines."""
+    """Yield the commands with the operators before and after; both ends count as newlines."""
     before: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):

@@ -1,7 +1,8 @@
-"""The kubelets of a simulated cluster: they run the pods of their nodes, or of a world without nodes all pods.
+"""Simulated kubelets: run the pods of the simulated nodes, or all pods of a cluster without nodes.
 
-One controller is the kubelets of all nodes. What a pod has run is told by its status alone, so it goes on right after a
-restart (batchyard.kubelet.simulated.pod_timeline). A kubelet whose machine is off writes nothing.
+One controller acts as the kubelets of all nodes. The state of a pod is in its status alone, so the controller resumes
+correctly after a restart (batchyard.kubelet.simulated.pod_timeline). The kubelet of a machine that is off writes
+nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,11 +26,11 @@ from batchyard.kubelet.simulated.pod_timeline import EXPIRED, REJECTED, Life, Pa
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.pods_by_node import PodsByNode
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class Kubelets:
-    """Runs the pods that are bound to nodes; without nodes, all that nothing holds back."""
+    """The controller of pods that are bound to simulated nodes, or without nodes, of all ungated pods."""
 
     name = "kubelets"
     rank = 0
@@ -40,14 +41,14 @@ class Kubelets:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
         self._pace = pace or Pace()
         self._with_nodes = with_nodes
-        #: The node that is no simulated one; empty if all are.
+        #: The node that is not simulated; empty if all are.
         self._local = local
-        #: How long pods run for which nothing else gives a run time; None: as the Cluster has it.
+        #: The run time of pods without another run time; None for the Cluster's default.
         self._runtime = runtime
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pod, where more changed than what its kubelet says of it; the pods of a node that changes."""
+        """Return the pod, except for status updates by the kubelet itself, or the pods of a node that changed."""
         key = event.key
         if key.kind != scheme.POD:
             is_ours = key.name != self._local
@@ -57,7 +58,7 @@ class Kubelets:
         return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
 
     def _is_ours(self, pod: Obj) -> bool:
-        """Whether a pod is on a node that is simulated, or in a world without nodes is let go; or is held by us."""
+        """Whether a pod is on a simulated node, ungated in a cluster without nodes, or has the kubelet's finalizer."""
         node = node_of(pod)
         if node and node == self._local:
             return False
@@ -65,7 +66,7 @@ class Kubelets:
         return is_let_go or is_held(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Let happen to a pod what is due, or wait for it."""
+        """Apply the next event of a pod if it is due; otherwise requeue."""
         pod = reader.get(key)
         if pod is None:
             return Outcome()
@@ -98,7 +99,7 @@ class Kubelets:
 
 
 def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """What is written about the work of a pod whose machine is lost: not by its kubelet, but while it still ran."""
+    """Return the writes that record the checkpointed work of a pod whose machine has crashed."""
     instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -107,7 +108,7 @@ def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_news_of_pod(event: WatchEvent) -> bool:
-    """Whether a pod is new or changed in more than its status, or ended and may go."""
+    """Whether a pod is new, changed in more than its status, or ended."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -118,12 +119,12 @@ def _is_news_of_pod(event: WatchEvent) -> bool:
 
 
 def _is_waited_for(pod: Obj) -> bool:
-    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def _is_news_of_machine(event: WatchEvent) -> bool:
-    """Whether a node comes or changes its readiness, or a machine its phase: what makes kubelets act."""
+    """Whether a node is new or changed its readiness, or its machine changed its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
@@ -132,13 +133,13 @@ def _is_news_of_machine(event: WatchEvent) -> bool:
 
 
 def _fate(instance: Obj) -> tuple[Any, Any, bool]:
-    """What of a machine matters to its pods."""
+    """Return the fields of a machine that affect its pods."""
     status: Mapping[str, Any] = instance.get("status") or {}
     return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
 def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:
-    """What users are told besides the status: only of troubles."""
+    """Return the Events for a pod, only for problems."""
     if what is What.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
     if what is What.REJECT:
@@ -149,21 +150,20 @@ def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:
 
 
 def _name(pod: Obj) -> str:
-    """A container and its pod, as kubelets print them."""
+    """Format a container and its pod as kubelets do."""
     metadata = pod["metadata"]
     container = pod["spec"]["containers"][0]["name"]
     return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
 
 
-# --- pace ---
+# --- start delays ---
+# Start delays of simulated containers: pulling, unpacking and starting.
 #
-# How long containers take to start in a simulated cluster: to be pulled, unpacked and let go.
-#
-# Drawn for each pod by the seed and its uid, from what the Cluster says (`times.podStart`).
+# They are drawn per pod from the seed and its uid, with the distribution in the Cluster's `times.podStart`.
 
 
 def pace_of(cluster: Obj | None, seed: int) -> Pace:
-    """The pace of a cluster; in a world without one everything starts at once."""
+    """Return the delays of a cluster; without a Cluster object all containers start immediately."""
     return Pace() if cluster is None else Pace(_start_delay(cluster, seed))
 
 

@@ -1,9 +1,9 @@
-"""What kubelets say of their nodes: that they are there, that they go off, that they are back.
+"""Simulated node agents: Leases and readiness of simulated nodes.
 
-A node that registers gets its Lease. When its machine is lost, the Lease tells the last beat
-(batchyard.nodes.leases); this is all the dead can say. On the notice that the machine goes off its node is
-not ready any more; a machine that is back posts anew. The cloud says when the node of one of its machines is ready; a
-Node without an Instance is ready as soon as it is there. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
+A node gets its Lease when it registers. If its machine is lost, the Lease records the last heartbeat
+(batchyard.nodes.leases) and nothing else is written. On the shutdown notice of its machine a node becomes NotReady.
+When a machine returns, its node reports again. The cloud decides when the node of one of its machines is ready. A Node
+without an Instance is ready immediately. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ from batchyard.kubelet.simulated.node_machine import notice_at
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes import leases
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class NodeAgents:
-    """See the module."""
+    """The controller of simulated nodes' Leases and readiness, with the keys of all nodes."""
 
     name = "node-agents"
     rank = 0
@@ -31,11 +31,11 @@ class NodeAgents:
 
     def __init__(self, local: str = "") -> None:
         self._nodes: dict[Key, None] = {}
-        #: The node that is no simulated one; empty if all are.
+        #: The node that is not simulated; empty if all are.
         self._local = local
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The node, when it comes, when its machine changes, or its Lease goes; all when Leases may be made again."""
+        """Return the node of a changed node, machine or Lease, or all nodes when Leases can be created again."""
         key = event.key
         if self._local and key.name == self._local:
             return ()
@@ -56,13 +56,13 @@ class NodeAgents:
             self._nodes[event.key] = None
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Keep the Lease of a node, and say of the node what its machine makes true."""
+        """Update the Lease and readiness of a node according to its machine."""
         node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
         if node is None:
             return Outcome()
         lease = reader.get(leases.lease_key(key.name))
         if lease is not None and not leases.is_lease_of(lease, node):
-            return Outcome()  # that of an earlier node of this name, about to go
+            return Outcome()  # the Lease of an earlier node with this name, about to be deleted
         writes: list[Write] = []
         beating = _lease(node, lease, instance, now)
         if beating is not lease:
@@ -74,12 +74,12 @@ class NodeAgents:
 
 
 def _is_news_of_node(event: WatchEvent) -> bool:
-    """Whether a node is new, or somebody says otherwise about its readiness."""
+    """Whether a node is new or its readiness was changed by anyone."""
     return event.old is None or lifecycle.readiness(event.obj) != lifecycle.readiness(event.old)
 
 
 def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
-    """The Lease of a node as it should be; while its machine boots, as it is."""
+    """Return the Lease of a node; unchanged while its machine boots."""
     current = leases.new_lease(node, now) if lease is None else lease
     phase, beats = _phase(instance), leases.is_beating(current)
     if instance is not None and phase == "Crashed" and beats:
@@ -88,7 +88,7 @@ def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> 
 
 
 def _said(node: Obj, instance: Obj | None, now: Instant) -> Obj:
-    """The node as its kubelet has it; the node itself if there is nothing to say, or nobody to say it."""
+    """Return the node with the readiness that its kubelet reports; the same object if nothing changes."""
     readiness = lifecycle.readiness(node)
     if instance is not None and notice_at(instance) is not None:
         return lifecycle.shutting_down(node, now) if readiness == "True" else node
@@ -97,7 +97,7 @@ def _said(node: Obj, instance: Obj | None, now: Instant) -> Obj:
 
 
 def _phase(instance: Obj | None) -> str:
-    """The phase of a machine; one that is nobody's runs."""
+    """Return the phase of a machine; a node without an Instance counts as running."""
     return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
 
 

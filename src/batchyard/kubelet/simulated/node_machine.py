@@ -1,6 +1,6 @@
-"""The machine a pod is on, as its kubelet knows it: its Node, and the Instance of the cloud behind that, if any.
+"""Machine of a pod as its kubelet knows it: its Node, and the cloud Instance behind it, if any.
 
-A Node without an Instance of its name is on a machine that nobody switches off.
+A Node without an Instance of its name is on a machine that never shuts down.
 """
 
 import zlib
@@ -15,22 +15,22 @@ from batchyard.base.instant import Instant
 
 
 class Machine(NamedTuple):
-    """What the kubelet on a machine can do at an instant."""
+    """The power state and Node of a machine at an instant."""
 
     is_on: bool
-    #: None where there are no nodes, and pods run anywhere.
+    #: None in a cluster without nodes, where pods run anywhere.
     node: Obj | None = None
-    #: What ran before this was lost.
+    #: Containers started earlier were lost.
     booted_at: Instant = 0
-    #: When the kubelet was told that the machine goes off; None: it was not.
+    #: When the shutdown notice arrived; None if there was none.
     notice_at: Instant | None = None
 
     def is_ready(self) -> bool:
-        """Whether the kubelet takes up pods."""
+        """Whether the kubelet accepts pods."""
         return self.is_on and (self.node is None or is_true(self.node, "Ready"))
 
     def host_ip(self) -> str:
-        """The address of the node: its own, else one made from its name; empty where there are no nodes."""
+        """Return the node's address, or one derived from its name; empty without nodes."""
         if self.node is None:
             return ""
         for address in (self.node.get("status") or {}).get("addresses") or ():
@@ -44,7 +44,7 @@ ANYWHERE: Final = Machine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
-    """The machine of a node at an instant."""
+    """Return the machine of a node at an instant."""
     if node is None:
         return OFF
     if instance is None:
@@ -59,7 +59,9 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
 
 
 def notice_at(instance: Obj) -> Instant | None:
-    """When the system of a machine was told that it goes off: it is to stop, or was given up; None: it was not."""
+    """Return when a machine began to stop or its Instance was deleted, which is its shutdown notice; None if
+    neither.
+    """
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
         return parse_time(status["since"])
@@ -68,14 +70,14 @@ def notice_at(instance: Obj) -> Instant | None:
 
 
 def pod_address(uid: str) -> str:
-    """An address for a pod in the network 10.4.0.0/14; two may meet."""
+    """Return an address for a pod in 10.4.0.0/14; two pods may share one."""
     number = zlib.crc32(uid.encode())
     return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
 
 
 @lru_cache(maxsize=16384)
 def _host_address(name: str) -> str:
-    """An address for a node in the network 10.128.0.0/20; two may meet."""
+    """Return an address for a node in 10.128.0.0/20; two nodes may share one."""
     number = zlib.crc32(name.encode())
     return f"10.128.{number >> 8 & 15}.{number & 255}"
 

@@ -1,8 +1,8 @@
-"""The status of a pod as its kubelet writes it.
+"""Pod status of simulated kubelets.
 
-All containers of a simulated pod do the same at the same time (`Run`), and init containers take no time: what a status
-says of one container it says of all. Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus), pkg/kubelet/status
-(generate.go: conditions), pkg/apis/core/v1/helper/qos.
+All containers of a simulated pod do the same at the same time (`Run`), and init containers take no time, so their
+statuses are equal. Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus), pkg/kubelet/status (generate.go:
+conditions), pkg/apis/core/v1/helper/qos.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
 class Run(NamedTuple):
-    """What the containers of a pod do."""
+    """The common state of a pod's containers."""
 
     #: waiting, running or terminated, with its details.
     state: State
@@ -35,29 +35,29 @@ class Run(NamedTuple):
 
 
 def creating(pod: Obj) -> State:
-    """The state of containers that are being made."""
+    """Return the state of containers that are being created."""
     reason = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
     return {"waiting": {"reason": reason}}
 
 
 def running(since: Instant) -> State:
-    """The state of containers that run."""
+    """Return the state of running containers."""
     return {"running": {"startedAt": format_time(since)}}
 
 
 def exited(code: int, started_at: str, finished_at: Instant) -> State:
-    """The state of containers that ended, or were made to."""
+    """Return the state of containers that exited or were stopped."""
     times = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
     return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
 
 
 def missing(message: str) -> State:
-    """The state of containers of which nobody knows what became."""
+    """Return the state of containers whose outcome is unknown."""
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
 
 def run_of(pod: Obj) -> Run | None:
-    """What the containers of a pod do, from its status; None if no kubelet has taken it up."""
+    """Return the container state from a pod's status; None if no kubelet has accepted the pod."""
     statuses = (pod.get("status") or {}).get("containerStatuses")
     if not statuses:
         return None
@@ -66,7 +66,7 @@ def run_of(pod: Obj) -> Run | None:
 
 
 def pod_status(pod: Obj, phase: str, run: Run, machine: Machine, now: Instant) -> dict[str, Any]:
-    """The status of a pod in that phase whose containers do that; what others say in it stays."""
+    """Return a pod's status with this phase and container state; fields of other controllers are kept."""
     old = pod.get("status") or {}
     status = {**old, "phase": phase, "conditions": _conditions(pod, phase, run, now)}
     if "startTime" not in status:
@@ -84,7 +84,7 @@ def pod_status(pod: Obj, phase: str, run: Run, machine: Machine, now: Instant) -
 
 
 def qos_class(spec: Mapping[str, Any]) -> str:
-    """The quality of service of a pod: Guaranteed, Burstable or BestEffort."""
+    """Return the QoS class of a pod: Guaranteed, Burstable or BestEffort."""
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
     amounts = [(_amounts(c, "requests"), _amounts(c, "limits")) for c in containers]
     if not any(requests or limits for requests, limits in amounts):
@@ -101,7 +101,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 
 def _conditions(pod: Obj, phase: str, run: Run, now: Instant) -> list[Mapping[str, Any]]:
-    """The conditions of others, then the kubelet's own."""
+    """Return the conditions of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
     runs, not_ready = "running" in run.state, _why_not_ready(pod, phase, run)
@@ -135,7 +135,7 @@ def _initialized(pod: Obj, phase: str, is_creating: bool) -> tuple[bool, tuple[s
 
 
 def _names(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Names as Go prints a list of them."""
+    """Format names as Go prints a list."""
     return f"[{' '.join(c['name'] for c in containers)}]"
 
 
@@ -157,7 +157,7 @@ def _container_status(container: Mapping[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _init_container_statuses(pod: Obj, run: Run, now: Instant) -> list[Mapping[str, Any]]:
-    """Sidecars do what the containers do; the others are done when these start."""
+    """Return statuses of sidecars equal to the main containers', and of init containers as done when these start."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
     done = Run(exited(0, format_time(now), now))
     return [_init_container_status(c, run, done, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
@@ -184,7 +184,7 @@ def _pod_ip(pod: Obj, machine: Machine) -> str:
 
 
 def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
-    """What a container asks for, of the resources that make up the quality of service."""
+    """Return the requests or limits that determine the QoS class."""
     asked: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     found: Sequence[tuple[str, int]] = [(name, quantity.parse(asked[name])) for name in _QOS_RESOURCES if name in asked]
     return {name: nano for name, nano in found if nano > 0}

@@ -1,11 +1,10 @@
-"""The life of a pod on its machine: what happens to it next, and what its status says then.
+"""Pod timeline: the next event of a simulated pod, and the status after it.
 
-    taken up -> containers are made -> they run -> they end -> the pod has ended, or they start again
-                                                                 after the crash backoff
+    accepted -> containers created -> running -> exited -> pod ended, or containers restarted after the crash backoff
 
-Besides, a pod is made to end: it was deleted, its machine goes off, its time is over. Whatever is due first happens;
-all of it follows from the pod's status and metadata and from its machine, so a restart changes nothing.
-Sources: pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
+A pod also ends when it is deleted, when its machine shuts down, or at its deadline. The earliest event happens first.
+All events follow from the pod's status and metadata and from its machine, so a restart changes nothing. Sources:
+pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,13 +31,13 @@ from batchyard.kubelet.simulated.pod_status import (
     running,
 )
 
-#: Of the 30 s between notice and end of a machine: for ordinary pods, and the rest for critical ones, which stop last.
+#: Of the 30 s between notice and shutdown: seconds for ordinary pods, then for critical pods, which stop last.
 SHUTDOWN_GRACE: Final = 25
 SHUTDOWN_GRACE_CRITICAL: Final = 5
 
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
-#: Containers that ran longer than this start again at once.
+#: Containers that ran longer than this restart without backoff.
 _BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
 
 REJECTED: Final = "Pod was rejected as the node is shutting down."
@@ -53,7 +52,7 @@ _LOST_AND_RESTARTED: Final = (
 
 
 class What(StrEnum):
-    """What can happen to a pod."""
+    """The kinds of events of a pod."""
 
     TAKE_UP = "TakeUp"
     START = "Start"
@@ -66,29 +65,29 @@ class What(StrEnum):
 
 
 class Turn(NamedTuple):
-    """Something that happens to a pod, and when."""
+    """An event of a pod, and when it is due."""
 
     at: Instant
     what: What
 
 
-def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - delays are told by pod
-    """Containers are there as soon as they are wanted."""
+def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
+    """Start containers immediately."""
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long containers take to come and to go."""
+    """The start and stop delays of containers."""
 
-    #: From taking up a pod to its containers running; the same for a pod each time it is asked.
+    #: From accepting a pod to its containers running; constant per pod.
     start_delay: Callable[[Obj], Duration] = no_delay
-    #: From the signal to stop to the end, if they get so much time.
+    #: From the stop signal to the exit, if the grace period allows it.
     stop_time: Duration = SECOND
 
 
 class Life(NamedTuple):
-    """A pod where it is."""
+    """A pod, its machine, and its planned run."""
 
     pod: Obj
     machine: Machine
@@ -97,14 +96,14 @@ class Life(NamedTuple):
 
 
 def next_turn(life: Life, now: Instant) -> Turn | None:
-    """What happens next to a pod that has not ended, on a machine that is on; None: nothing that could be told now."""
+    """Return the next event of a pod that has not ended, on a machine that is on; None if none can be predicted."""
     run = run_of(life.pod)
     turns = _arrivals(life, now) if run is None else [*_own_turns(life, run), *_ends(life, run)]
-    return min(turns, key=lambda turn: turn.at, default=None)  # of what is due together, the first
+    return min(turns, key=lambda turn: turn.at, default=None)  # the first of several due at the same time
 
 
 def status_after(life: Life, turn: Turn, now: Instant) -> Mapping[str, Any]:
-    """The status of the pod once that has happened."""
+    """Return the status of the pod after an event."""
     run = run_of(life.pod) or Run(creating(life.pod))
     match turn.what:
         case What.TAKE_UP:
@@ -126,11 +125,11 @@ def status_after(life: Life, turn: Turn, now: Instant) -> Mapping[str, Any]:
             return _shut_down(life, run, turn, now)
 
 
-# --- what is due when ---
+# --- due events ---
 
 
 def _arrivals(life: Life, now: Instant) -> Iterable[Turn]:
-    """What can happen to a pod that its kubelet has not taken up."""
+    """Return the events of a pod that its kubelet has not accepted yet."""
     pod, machine = life.pod, life.machine
     deleted_at = lifecycle.deleted_at(pod)
     if deleted_at is not None:
@@ -141,7 +140,7 @@ def _arrivals(life: Life, now: Instant) -> Iterable[Turn]:
 
 
 def _own_turns(life: Life, run: Run) -> Iterable[Turn]:
-    """What containers do by themselves."""
+    """Return the events that containers cause themselves."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < life.machine.booted_at:
@@ -155,13 +154,13 @@ def _own_turns(life: Life, run: Run) -> Iterable[Turn]:
 
 
 def _ends(life: Life, run: Run) -> Iterable[Turn]:
-    """What makes a pod end; containers that run need a moment for it."""
+    """Return the events that end a pod; running containers need the stop delay."""
     moment = life.pace.stop_time if "running" in run.state else 0
     return [Turn(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
 
 
 def _demands(life: Life) -> Iterable[tuple[Instant, Duration, What]]:
-    """The demands that a pod end: from when on, how long it has, and why."""
+    """Yield the requests to end a pod: from when, with which grace period, and why."""
     pod, deleted_at = life.pod, lifecycle.deleted_at(life.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, What.DELETE
@@ -177,7 +176,7 @@ def _demands(life: Life) -> Iterable[tuple[Instant, Duration, What]]:
 
 
 def _backoff(run: Run) -> Duration:
-    """How long containers wait before they start again: not at all the first time, nor if they ran long."""
+    """Return the restart delay: 0 the first time and after a long run."""
     ended = run.last["terminated"]
     ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
     if not run.restarts or ran > _BACKOFF_FORGOTTEN:
@@ -185,7 +184,7 @@ def _backoff(run: Run) -> Duration:
     return min(BACKOFF_MIN << min(run.restarts - 1, 8), BACKOFF_MAX)
 
 
-# --- what its status says then ---
+# --- statuses ---
 
 
 def _status(life: Life, phase: str, run: Run, now: Instant) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def _running(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
 
 
 def _after_exit(life: Life, run: Run, at: Instant, now: Instant) -> Mapping[str, Any]:
-    """The containers ended by themselves; they start again if their policy and all else lets them."""
+    """Return the status after an exit; containers restart if the policy allows it and nothing ends the pod."""
     code = life.plan.exit_code
     ended = exited(code, run.state["running"]["startedAt"], at)
     policy = life.pod["spec"].get("restartPolicy", "Always")
@@ -219,20 +218,20 @@ def _backing_off(pod: Obj, backoff: Duration) -> Mapping[str, Mapping[str, Any]]
 
 
 def _go_text(duration: Duration) -> str:
-    """Whole seconds as Go prints them: 40s, 1m20s, 5m0s."""
+    """Format whole seconds as Go does: 40s, 1m20s, 5m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
 def _after_loss(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
-    """The machine was lost and is back: the containers that ran on it are gone."""
+    """Return the status after the machine was lost and returned: its containers are gone."""
     if life.pod["spec"].get("restartPolicy", "Always") == "Never" or lifecycle.is_terminating(life.pod):
         return _status(life, FAILED, run._replace(state=missing(_LOST)), now)
     return _running(life, Run({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
 
 
 def _rejected(life: Life, now: Instant) -> Mapping[str, Any]:
-    """The pod came too late: its machine goes off."""
+    """Return the status of a pod that is rejected because its machine is shutting down."""
     return {
         **(life.pod.get("status") or {}),
         "phase": FAILED,
@@ -244,14 +243,14 @@ def _rejected(life: Life, now: Instant) -> Mapping[str, Any]:
 
 
 def _shut_down(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
-    """The machine goes off: that is not the pod's fault."""
+    """Return the status of a pod ended by a shutdown, which counts as a disruption."""
     ended = with_status(life.pod, _made_to_end(life, run, turn, now))
     status: Mapping[str, Any] = lifecycle.disrupted(ended, lifecycle.BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": lifecycle.BY_KUBELET.message}
 
 
 def _made_to_end(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
-    """The containers were stopped, or killed if they had too little time; the pod failed, whatever its policy."""
+    """Return the status of a failed pod whose containers were stopped, or killed at the end of the grace period."""
     return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
 
 

@@ -162,7 +162,7 @@ def test_what_the_user_says_stands_before_the_engine() -> None:
     rows = [ImageRow("own/*", engine="podman", image="other:1"), ImageRow("*", machine=True)]
     assert find_row("own/a", rows, ["podman"]).image == "other:1"
     assert find_row("busybox", rows, ["podman"]).machine
-    with pytest.raises(ContainerError, match="is one of podman, which does not work here"):
+    with pytest.raises(ContainerError, match="comes from podman, which is not usable on this node"):
         find_row("own/a", rows)
 
 

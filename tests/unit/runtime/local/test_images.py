@@ -49,7 +49,7 @@ def test_an_image_that_nothing_stands_for_is_not_pulled() -> None:
     error = refused("train:1")
     assert error.reason == "ErrImagePull"
     assert error.message == (
-        'nothing on this machine stands for image "train:1":'
+        'no container engine can pull image "train:1":'
         " map it with --image 'train:1=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
     )
     waiting = backing_off("train:1", error)

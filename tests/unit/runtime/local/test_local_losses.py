@@ -127,9 +127,7 @@ def test_an_image_that_nothing_stands_for() -> None:
     assert stage.container()["state"]["waiting"]["reason"] == "ErrImagePull"
     stage.run(25)
     why, error = stage.told("Failed")
-    assert why.startswith(
-        'Failed to pull image "nobody/knows": nothing on this machine stands for image "nobody/knows"'
-    )
+    assert why.startswith('Failed to pull image "nobody/knows": no container engine can pull image "nobody/knows"')
     assert (error, stage.machine.alive()) == ("Error: ErrImagePull", ["sandbox"])
 
 

@@ -78,19 +78,20 @@ def test_who_must_not_be_root_may_be_somebody() -> None:
     ],
 )
 def test_what_a_container_cannot_be_given_is_told(fields: Mapping[str, Any], told: str) -> None:
-    assert refused(container(**fields)) == ("CreateContainerConfigError", f"cannot be given here: {told}")
+    assert refused(container(**fields)) == ("CreateContainerConfigError", f"not supported on this node: {told}")
 
 
 @pytest.mark.parametrize("field", ["hostPID", "hostIPC", "shareProcessNamespace"])
 def test_what_a_pod_cannot_be_given_is_told(field: str) -> None:
     spec: dict[str, Any] = {field: True}
-    assert refused(container(), **spec)[1] == f"cannot be given here: {field}"
+    assert refused(container(), **spec)[1] == f"not supported on this node: {field}"
 
 
 def test_all_that_cannot_be_given_is_told_at_once() -> None:
     context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}], "supplementalGroups": [7, 8]}
     told = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
-    assert told == "cannot be given here: hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
+    listed = "hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
+    assert told == f"not supported on this node: {listed}"
 
 
 def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
