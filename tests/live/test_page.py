@@ -126,8 +126,8 @@ def workload(site: Site, name: str) -> Any:
 def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -> None:
     one = workload(site, "team-a-one")["metadata"]
     node = site.get("nodes")["items"][0]["metadata"]["name"]
-    looking.go("#/cohorts", "all figures")
-    looking.go("#/queue/queue-of-team-a", "In line")
+    looking.go("#/cohorts", "all resources")
+    looking.go("#/queue/queue-of-team-a", "Pending")
     looking.go("#/workloads", "team-b-three")
     looking.go(f"#/workload/{one['namespace']}/{one['name']}", "was admitted")
     looking.go("#/timeline", "by node")
@@ -135,7 +135,7 @@ def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -
     looking.go("#/nodes", "gpus")
     looking.go(f"#/node/{node}", node)
     looking.go("#/costs", "By team")
-    looking.go("#/workload/team-a/none", "There is nothing of that name")
+    looking.go("#/workload/team-a/none", "Not found")
     assert [told for told in looking.wrong if "404" not in told] == []
     assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
 
@@ -165,7 +165,7 @@ def test_a_change_arrives_without_a_reload(site: Site, looking: Looking) -> None
 def test_the_keyboard_goes_everywhere(looking: Looking) -> None:
     keys = looking.page.keyboard
     keys.type("gn")
-    looking.sees("asked for, of what a node has")
+    looking.sees("requested, of allocatable")
     keys.type("/")
     looking.sees("team-b-two")
     looking.page.wait_for_function("() => document.activeElement.id === 'search'")
@@ -204,9 +204,9 @@ def test_text_of_others_is_text(site: Site, looking: Looking) -> None:
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "told", "namespace": "team-a"}}
     site.platform.kubectl("create", "-f", "-", sent=json.dumps({**event, "involvedObject": about, "message": SCRIPT}))
     looking.go(f"#/workload/team-a/{found['name']}", SCRIPT)
-    looking.go(f"#/queue/{SCRIPT}", "There is nothing of that name")
+    looking.go(f"#/queue/{SCRIPT}", "Not found")
     looking.go(
-        "#/workloads?namespace=javascript:window.taken=1&text=<svg onload=window.taken=1>", "Nothing is like that"
+        "#/workloads?namespace=javascript:window.taken=1&text=<svg onload=window.taken=1>", "No matching Workloads"
     )
     assert looking.page.evaluate("() => window.taken === undefined")
 
@@ -219,13 +219,13 @@ def test_a_team_sees_its_own(site: Site) -> None:
         seen = looking.text()
         looking.go("#/cohorts", "You may not list clusterqueues")
         assert "team-b" not in seen + looking.text()
-        looking.go(f"#/workload/team-b/{workload(site, 'team-b-one')['metadata']['name']}", "nothing of that name")
+        looking.go(f"#/workload/team-b/{workload(site, 'team-b-one')['metadata']['name']}", "Not found")
 
 
 def test_without_a_token_it_asks_for_one(site: Site) -> None:
     link = site.link()
     with Looking(site.browser) as looking:
-        looking.open(link.partition("#")[0], "Who are you?")
+        looking.open(link.partition("#")[0], "Sign in")
         looking.page.fill("input", link.partition("#token=")[2])
         looking.page.keyboard.press("Enter")
         looking.sees("queue-of-team-b")
@@ -252,39 +252,39 @@ def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path)
         for route, holding in (
             ("#/cohorts", "team-c-d"),
             ("#/queue/cq-team-c-hp", "Over time"),
-            ("#/workloads?state=Pending&text=high", "waits"),
+            ("#/workloads?state=Pending&text=high", "pending"),
             ("#/timeline", "Preemptions"),
             ("#/timeline?by=node", "Preemptions"),
             ("#/nodes", "spot-np"),
             ("#/costs", "By team"),
         ):
             looking.go(route, holding)
-        looking.go("#/timeline", "made room")
+        looking.go("#/timeline", "preempted")
         looking.page.click("table a")
         looking.sees("was preempted")
         looking.page.click("nav >> text=Nodes")
         looking.page.click(".cell[data-key]:has-text('100') >> nth=-1")
-        looking.sees("Asked for")
+        looking.sees("Requested")
         assert looking.wrong == []
         assert {url.partition(":")[0] for url in looking.asked} == {"file"}
 
 
 def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
     with Looking(site.browser) as nobody:
-        nobody.open(f"{site.platform.url}/ui/", "Who are you?")
-        assert "not good" not in nobody.text()
+        nobody.open(f"{site.platform.url}/ui/", "Sign in")
+        assert "token is invalid" not in nobody.text()
         assert not nobody.page.inner_text("#clock").startswith("1970")
         for wrong in ("rubbish", "not\u2603in a header"):
             nobody.page.fill("input", wrong)
             nobody.page.keyboard.press("Enter")
-            nobody.sees("This token is not good, or no longer.").sees("signed out")
+            nobody.sees("The token is invalid or has expired.").sees("signed out")
         nobody.page.fill("input", f" {site.link().partition('token=')[2]} ")
         nobody.page.keyboard.press("Enter")
         nobody.sees("queue-of-team-a")
 
 
 def test_an_address_that_was_written_by_hand_is_taken_as_it_is(looking: Looking) -> None:
-    looking.go("#/queue/%zz", "There is nothing of that name")
+    looking.go("#/queue/%zz", "Not found")
     assert [told for told in looking.wrong if "404" not in told] == []
 
 

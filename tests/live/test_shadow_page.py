@@ -32,7 +32,7 @@ def test_the_page_tells_of_one_who_is_left_waiting_and_where_to_look(tmp_path: P
         platform.kubectl("create", "-f", "-", sent=QUEUES)
         with chromium() as browser, Looking(browser) as looking:
             looking.open(f"http://127.0.0.1:{port}/ui/#token={token_of(platform, 'ann')}", "left waiting in theirs")
-            assert "0 decisions as foreseen, 1 otherwise" in looking.text()
+            assert "0 decisions agree, 1 diverge" in looking.text()
             looking.page.click("text=Where to look")
             looking.sees("kubectl get clusterqueue theirs -o yaml # stopPolicy")
             looking.page.click(".partings a")

@@ -1,1 +1,1 @@
-"""What the API server makes of objects before it stores them, beyond defaults: its admission plugins, as functions."""
+"""Admission plugins of the API server, as functions that change or reject objects before they are stored."""

@@ -1,7 +1,7 @@
-"""What the LimitRanges of a Namespace make of a new Pod, and ask of it.
+"""The LimitRanger admission plugin: default requests and limits of new Pods, and checks against LimitRanges.
 
-Source: Kubernetes's plugin/pkg/admission/limitranger. That the API server keeps a Pod's containers as they are makes
-it needless to look at them again when a Pod changes. There are no PersistentVolumeClaims here to be limited.
+Source: Kubernetes's plugin/pkg/admission/limitranger. Updates are not checked, because the API server keeps the
+resources of a Pod's containers immutable. PersistentVolumeClaim limits do not apply.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _KINDS: Final = (("containers", "container"), ("initContainers", "init container
 
 
 class _Bound(NamedTuple):
-    """One bound: on what, of which resource, and how much; as the messages have it, too."""
+    """One constraint of a LimitRange: type, resource, and amount in billionths and as text."""
 
     on: str
     resource: str
@@ -29,18 +29,18 @@ class _Bound(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a container or a Pod requests and is limited to, in billionths, and texts of it."""
+    """Requests and limits of a container or Pod in billionths, and the texts whose format messages use."""
 
     requests: Mapping[str, int]
     limits: Mapping[str, int]
     texts: Mapping[str, str]
 
     def request(self, name: str) -> str:
-        """A request as the messages show it."""
+        """Format a request for messages."""
         return self._shown(name, self.requests[name])
 
     def limit(self, name: str) -> str:
-        """A limit as the messages show it."""
+        """Format a limit for messages."""
         return self._shown(name, self.limits[name])
 
     def _shown(self, name: str, nano: int) -> str:
@@ -51,19 +51,19 @@ _Rule: TypeAlias = Callable[[_Bound, _Asked], str | None]
 
 
 def limits_of(limit_range: Obj) -> Sequence[Mapping[str, Any]]:
-    """What a LimitRange says; one without a spec, which Kubernetes takes, says nothing."""
+    """Return the limits of a LimitRange; empty without a spec, which Kubernetes accepts."""
     return (limit_range.get("spec") or {}).get("limits") or ()
 
 
 def with_limit_defaults(pod: Obj, ranges: Sequence[Obj]) -> Obj:
-    """The Pod, whose containers request, and are limited to, what LimitRanges say of those that say nothing."""
+    """Return the Pod with the default requests and limits of the LimitRanges."""
     for limit_range in ranges:
         pod = _completed(pod, limit_range)
     return pod
 
 
 def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
-    """Raise RefusedForNow if a Pod is not within the bounds of a LimitRange."""
+    """Raise RefusedForNow if a Pod violates a LimitRange."""
     for limit_range in ranges:
         messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
         if messages:
@@ -72,7 +72,7 @@ def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
 
 
 def _completed(pod: Obj, limit_range: Obj) -> Obj:
-    """The Pod with the defaults of one LimitRange, told by an annotation."""
+    """Apply the defaults of one LimitRange, and record them in an annotation."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
@@ -94,7 +94,7 @@ def _completed(pod: Obj, limit_range: Obj) -> Obj:
 def _told(
     container: Mapping[str, Any], word: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What is said to have been set of a container."""
+    """Yield a description of each default set on a container."""
     resources = container.get("resources") or {}
     for field, what, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
         missing = sorted(name for name in defaults if name not in (resources.get(field) or {}))
@@ -110,7 +110,7 @@ def _filled(container: Mapping[str, Any], requests: Mapping[str, Any], limits: M
 
 
 def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What is out of bounds."""
+    """Yield the violated constraints."""
     for limit in limits:
         if limit["type"] == _CONTAINER:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
@@ -123,7 +123,7 @@ def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Ite
 
 
 def _texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """An amount of each resource as it was written: sums are shown with the suffixes of the first."""
+    """Return the first quantity text of each resource; sums are formatted in its notation."""
     texts: dict[str, str] = {}
     for container in containers:
         resources = container.get("resources") or {}
@@ -133,7 +133,7 @@ def _texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _broken(limit: Mapping[str, Any], asked: _Asked) -> Iterator[str]:
-    """The bounds that what is asked for breaks."""
+    """Yield the constraints of a limit that the requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
             message = rule(_Bound(limit["type"], name, parse(value), canonical(value)), asked)
@@ -164,7 +164,7 @@ def _above(bound: _Bound, asked: _Asked) -> str | None:
 
 
 def _apart(bound: _Bound, asked: _Asked) -> str | None:
-    """The limit is too many times the request."""
+    """Check the ratio of limit to request."""
     start = f"{bound.resource} max limit to request ratio per {bound.on} is {bound.shown}"
     request, limit = asked.requests.get(bound.resource, 0), asked.limits.get(bound.resource, 0)
     if not request:

@@ -1,7 +1,7 @@
-"""What the admission of the API server asks of Namespaces: of that of a new object, and of one that is deleted.
+"""The NamespaceLifecycle admission plugin, and the system Namespaces.
 
 Sources: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespace/lifecycle), and
-pkg/controlplane/controller/systemnamespaces for those that are always there.
+pkg/controlplane/controller/systemnamespaces for the system Namespaces.
 """
 
 from typing import Final
@@ -12,30 +12,30 @@ from batchyard.api.errors import Forbidden, NamespaceTerminating, NotFound
 from batchyard.api.meta import Key, Obj, with_finalizer, with_metadata, with_status
 from batchyard.api.views.ownership import NAME_LABEL
 
-#: The Namespaces that every cluster has; all but the last may not be deleted, and that comes back.
+#: The Namespaces that every cluster has. All but the last are undeletable; the last is recreated.
 SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
-#: Keeps a Namespace until all that is in it is gone.
+#: The finalizer that keeps a Namespace until it is empty.
 FINALIZER: Final = "kubernetes"
 _IMMORTAL: Final = SYSTEM_NAMESPACES[:-1]
 
 
 def new_namespace(name: str) -> Obj:
-    """A Namespace yet to be created."""
+    """Return a Namespace to create."""
     return labelled({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
 def taken_up(namespace: Obj) -> Obj:
-    """A new Namespace as it is from the start: labelled, active, and kept until it is empty."""
+    """Return a new Namespace with its label, its finalizer and the phase Active."""
     return with_status(held(namespace), {"phase": "Active"})
 
 
 def held(namespace: Obj) -> Obj:
-    """A Namespace with its label, and the finalizer that keeps it until it is empty; itself if it has both."""
+    """Return the Namespace with its label and its finalizer; itself if it has both."""
     return with_finalizer(labelled(namespace), FINALIZER)
 
 
 def labelled(namespace: Obj) -> Obj:
-    """A Namespace with its name as a label, whatever it was sent with; whose name is yet to be made up, has none."""
+    """Return the Namespace with its name as a label, replacing another value; unchanged without a name."""
     metadata = namespace["metadata"]
     name, labels = metadata.get("name"), metadata.get("labels") or {}
     if not name or labels.get(NAME_LABEL) == name:
@@ -44,7 +44,7 @@ def labelled(namespace: Obj) -> Obj:
 
 
 def check_namespace(obj: Obj, find: Find) -> None:
-    """Raise NotFound if the Namespace of a new object is not there, NamespaceTerminating if it is to go."""
+    """Raise NotFound if the Namespace of a new object is missing, NamespaceTerminating if it is being deleted."""
     name = obj["metadata"].get("namespace", "")
     namespace = find(Key(scheme.NAMESPACE, "", name))
     if namespace is None:
@@ -55,6 +55,6 @@ def check_namespace(obj: Obj, find: Find) -> None:
 
 
 def check_deletion(namespace: Obj) -> None:
-    """Raise Forbidden if a Namespace may not be deleted."""
+    """Raise Forbidden if the Namespace is undeletable."""
     if namespace["metadata"]["name"] in _IMMORTAL:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")

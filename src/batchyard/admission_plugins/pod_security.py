@@ -1,8 +1,8 @@
-"""PodSecurity: what a namespace's policy enforces, warns of and audits.
+"""The PodSecurity admission plugin: the enforce, warn and audit modes of a namespace's policy.
 
-The admission chain enforces the policy on pods, those of controllers too. The API server adds warnings and audit
-annotations to its answers. Source: k8s.io/pod-security-admission, admission/admission.go. JobSets are no pod
-controllers there: their Jobs are.
+The admission chain enforces the policy on pods, including those of controllers. The API server adds warnings and audit
+annotations to responses. Source: k8s.io/pod-security-admission, admission/admission.go. As there, JobSets are not
+evaluated, but their Jobs are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from batchyard.api.errors import InvalidObject, RefusedForNow
 from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.api.pod_security import PREFIX, LevelVersion, Policy, evaluate_pod, label_faults, namespace_policy
 
-#: Pods of a namespace that a change of its policy is checked against.
+#: Maximum number of existing pods checked against a changed policy.
 PODS_MAX: Final = 3000
 _TEMPLATE: Final = ("spec", "template")
-#: Where pod controllers hold the template of their pods.
+#: Paths of the pod template in each kind of pod controller.
 _TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD_TEMPLATE: ("template",),
     scheme.REPLICATION_CONTROLLER: _TEMPLATE,
@@ -31,7 +31,7 @@ _TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class ObjectReader(Protocol):
-    """The objects as last seen."""
+    """Read access to the current objects."""
 
     def get(self, key: Key) -> Obj | None:
         """Return an object, or None."""
@@ -41,10 +41,10 @@ class ObjectReader(Protocol):
 
 
 class Review(NamedTuple):
-    """What the answer to a request carries about Pod Security."""
+    """The warnings and audit annotations of a response."""
 
     warnings: tuple[str, ...] = ()
-    #: Of its audit event.
+    #: Annotations of the audit event.
     annotations: Mapping[str, str] = {}
 
 
@@ -61,13 +61,13 @@ def check_pod(pod: Obj, find: Find) -> None:
 
 
 def check_pod_change(new: Obj, old: Obj, find: Find) -> None:
-    """Raise Forbidden if a pod violates the policy after a change of its containers."""
+    """Raise Forbidden if a pod with changed containers violates the policy."""
     if _is_significant(new, old):
         check_pod(new, find)
 
 
 def check_labels(namespace: Obj, old: Obj | None = None) -> None:
-    """Raise InvalidObject if labels set no policy, unless they were the same before."""
+    """Raise InvalidObject if the policy labels are invalid, unless they had the same errors before."""
     faults = label_faults(namespace["metadata"].get("labels") or {})
     if faults and (old is None or faults != label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)
@@ -117,7 +117,7 @@ def _evaluated(part: Obj, policy: Policy, labels: Mapping[str, str], *, is_enfor
 
 
 def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Warn of the pods that a stricter policy would not admit."""
+    """Warn about the existing pods that violate a stricter policy."""
     wanted, before = (namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old))
     is_relaxed = wanted.minor == before.minor and wanted.strictness <= before.strictness
     if is_relaxed or not wanted.strictness:
@@ -139,7 +139,7 @@ def _namespace_warnings(new: Obj, old: Obj, objects: ObjectReader) -> tuple[str,
 
 
 def _prioritized(pods: Sequence[Obj]) -> list[Obj]:
-    """Put the first pod of each controller, and pods without one, before the other pods."""
+    """Order pods: the first pod of each controller and pods without one, then the others."""
     first: list[Obj] = []
     others: list[Obj] = []
     seen: set[str] = set()
@@ -159,7 +159,7 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
 
 
 def _is_significant(new: Obj, old: Obj) -> bool:
-    """Whether containers were added or removed, or have another image."""
+    """Report whether containers or images changed."""
     fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_images(new, field) != _images(old, field) for field in fields)
 
@@ -176,6 +176,6 @@ def _template(obj: Obj, path: Sequence[str]) -> Any:
 
 
 def _labels_of(obj: Obj, find: Find) -> Mapping[str, str]:
-    """The labels of the namespace of an object."""
+    """Return the labels of an object's namespace."""
     namespace = find(Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}

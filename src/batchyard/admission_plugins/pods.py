@@ -1,8 +1,8 @@
-"""What the admission plugins make of a new Pod: its priority, and what it tolerates though it does not say so.
+"""Admission plugins for new Pods: priority and default tolerations.
 
-Each plugin is a function of its name from a Pod to the next; the Pod given is not changed. Sources: Kubernetes's
+Each plugin is a pure function from Pod to Pod. Sources: Kubernetes's
 plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}; their order is that of
-pkg/kubeapiserver/options/plugins.go. Webhooks come after them.
+pkg/kubeapiserver/options/plugins.go. Webhooks run after them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,28 +18,29 @@ from batchyard.api.validation.resources import is_extended
 
 # --- forbidden ---
 #
-# How the API server says that it refuses a new object.
+# The prefix of admission errors.
 
 
 def forbidden(obj: Obj, *, is_named: bool = True) -> str:
-    """How all refusals of a new object begin; it may have no name yet.
+    """Return the prefix of all admission errors of an object.
 
-    What changes objects comes before those that ask for a name are named (`is_named`), what only checks them after.
+    Mutating plugins run before generateName is resolved, validating ones after; `is_named` selects the field that is
+    shown.
     """
     metadata = obj["metadata"]
     info = find_kind(obj["apiVersion"], obj["kind"])
-    plural = info.plural if info else f"{obj['kind'].lower()}s"  # of kinds that users define only they know it
+    plural = info.plural if info else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
     group = obj["apiVersion"].rpartition("/")[0]
     resource = f"{plural}.{group}" if group else plural
     name, prefix = metadata.get("name"), metadata.get("generateName")
     return f'{resource} "{(name or prefix if is_named else prefix or name) or "Unknown"}" is forbidden'
 
 
-#: Looks an object up; None where there is none.
+#: Looks up an object; None if it does not exist.
 Find: TypeAlias = Callable[[Key], Obj | None]
 Toleration: TypeAlias = Mapping[str, Any]
 
-#: How long a pod stays on a node that is lost, unless it says otherwise.
+#: Default time in seconds that a pod stays on a lost node.
 TOLERATION_SECONDS: Final = 300
 _NO_EXECUTE: Final = "NoExecute"
 _LOST: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
@@ -51,9 +52,9 @@ _PREEMPT: Final = "PreemptLowerPriority"
 
 
 def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
-    """A new Pod with its defaults and what the plugins add; Forbidden where one of them refuses it.
+    """Return a new Pod with defaults and the changes of all plugins. Raises Forbidden if a plugin rejects it.
 
-    `default` is the PriorityClass of all that name none.
+    `default` is the global default PriorityClass.
     """
     done = priority(pod_defaults(pod), find, default)
     done = extended_resource_toleration(default_toleration_seconds(done))
@@ -61,13 +62,13 @@ def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
 
 
 def default_class(classes: Iterable[Obj]) -> Obj | None:
-    """The PriorityClass of all that name none: that of the lowest value of those with globalDefault."""
+    """Return the global default PriorityClass: the one with the lowest value of those with globalDefault."""
     defaults = (found for found in classes if found.get("globalDefault"))
     return min(defaults, key=lambda found: (found["value"], found["metadata"]["name"]), default=None)
 
 
 def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
-    """The Pod with the priority and preemption policy of its class, or of the class of all that name none."""
+    """Return the Pod with the priority and preemption policy of its class or of the default class."""
     spec = pod["spec"]
     name, value, policy = _class_of(pod, find, default)
     fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
@@ -81,14 +82,14 @@ def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
 
 
 def default_toleration_seconds(pod: Obj) -> Obj:
-    """The Pod, which stays for a while on a node that is not ready or unreachable if it says nothing of such nodes."""
+    """Add tolerations for nodes that are not ready or unreachable, unless the Pod has its own."""
     given = pod["spec"].get("tolerations") or ()
     missing = [key for key in _LOST if not any(_speaks_of(toleration, key) for toleration in given)]
     return _tolerating(pod, [_STAYING[key] for key in missing])
 
 
 def extended_resource_toleration(pod: Obj) -> Obj:
-    """The Pod, which tolerates the taints of nodes with devices that it requests: their keys are the devices' names."""
+    """Add tolerations for the extended resources that the Pod requests; the taint keys are the resource names."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     requested = {
@@ -99,7 +100,7 @@ def extended_resource_toleration(pod: Obj) -> Obj:
 
 
 def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]:
-    """The name, value and preemption policy of a Pod's class; no name where there is none and no default either."""
+    """Return the name, value and preemption policy of a Pod's class; '' as name without a class and a default."""
     name = pod["spec"].get("priorityClassName") or ""
     found = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default
     if found is not None:
@@ -112,7 +113,7 @@ def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]
 
 
 def _refused(pod: Obj, what: str, given: object, computed: object) -> Forbidden:
-    """The error of a Pod that says itself what only its class may say."""
+    """Return the error of a Pod whose own priority or policy differs from that of its class."""
     return Forbidden(
         f"{forbidden(pod)}: the {what} ({given}) must not be provided in pod spec; "
         f"priority admission controller computed {computed} from the given PriorityClass name"
@@ -120,12 +121,12 @@ def _refused(pod: Obj, what: str, given: object, computed: object) -> Forbidden:
 
 
 def _speaks_of(toleration: Toleration, key: str) -> bool:
-    """Whether a toleration covers NoExecute taints of a key, whatever their value."""
+    """Report whether a toleration covers NoExecute taints of a key, regardless of the value."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
 def _tolerating(pod: Obj, added: Sequence[Toleration]) -> Obj:
-    """The Pod with these tolerations, each once, in the place of one that is the same but for its seconds."""
+    """Add tolerations to the Pod; each replaces one that differs only in its seconds."""
     if not added:
         return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
@@ -146,13 +147,13 @@ def _identity(toleration: Toleration) -> tuple[str, ...]:
 
 # --- priority classes ---
 #
-# What the API server asks of PriorityClasses: one of them at most is that of all who name none.
+# The validating part of the Priority plugin: at most one PriorityClass is the global default.
 #
 # Source: Kubernetes's plugin/pkg/admission/priority.
 
 
 def check_default(priority_class: Obj, default: Obj | None) -> None:
-    """Raise Forbidden if a class that is new or changed wants to be the default beside another one."""
+    """Raise Forbidden if a new or changed class sets globalDefault while another class is the default."""
     if not priority_class.get("globalDefault") or default is None:
         return
     name = default["metadata"]["name"]

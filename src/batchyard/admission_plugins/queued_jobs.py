@@ -1,4 +1,4 @@
-"""What Kueue's webhooks make of a new Job or JobSet: its queue and priority where it names none, and that it waits.
+"""Kueue's job webhooks: default queue, default priority class, and suspension of new Jobs and JobSets.
 
 Source: Kueue's pkg/controller/jobframework/defaults.go, with manageJobsWithoutQueueName off.
 """
@@ -12,13 +12,13 @@ from batchyard.api.meta import Key, Obj, label, with_path
 from batchyard.api.selectors import Selector
 from batchyard.api.views.ownership import ancestry, job_above, namespace_labels
 
-#: The LocalQueue, and the WorkloadPriorityClass, of those that name none.
+#: The name of the default LocalQueue and of the default WorkloadPriorityClass.
 _DEFAULT: Final = "default"
 _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
 def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> bool:
-    """Whether jobs of a Namespace are managed, by `managedJobsNamespaceSelector`; those of one that is gone are not."""
+    """Report whether `managedJobsNamespaceSelector` selects a Namespace; false if the Namespace is gone."""
     if managed is None:
         return True
     namespace = find(Key(scheme.NAMESPACE, "", name))
@@ -26,9 +26,9 @@ def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> boo
 
 
 def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
-    """The Job or JobSet as it is stored; what belongs to another one is queued with that, if that is.
+    """Return the Job or JobSet with its defaults; a child job is suspended only if no ancestor is managed.
 
-    In Namespaces that are not managed a job without a queue does not get the default one.
+    In Namespaces that are not managed, a job without a queue does not get the default one.
     """
     if job_above(job) is not None:
         return job if _is_managed_above(job, find) else _waiting(job)
@@ -42,7 +42,7 @@ def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
 
 
 def _is_managed_above(job: Obj, find: Find) -> bool:
-    """Whether a job above has a queue; Forbidden where one is not there, for nobody could tell."""
+    """Report whether an ancestor job is managed by a queue. Raises Forbidden if an ancestor is missing."""
     above = ancestry(job, find)
     if above.missing is not None:
         told = f'{above.missing.kind} "{above.missing.name}" not found'
@@ -51,14 +51,14 @@ def _is_managed_above(job: Obj, find: Find) -> bool:
 
 
 def _waiting(job: Obj) -> Obj:
-    """The Job, suspended if it has a queue."""
+    """Return the Job, suspended if it has a queue."""
     if not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return with_path(job, ("spec", "suspend"), True)
 
 
 def _labelled(job: Obj, name: str, default: Key, find: Find) -> Obj:
-    """The Job with that label, which names the default if that is there and it names nothing itself."""
+    """Return the Job with a label set to the default, if that exists and the job does not have the label."""
     if label(job, name) or find(default) is None:
         return job
     return with_path(job, ("metadata", "labels", name), default.name)
@@ -66,7 +66,7 @@ def _labelled(job: Obj, name: str, default: Key, find: Find) -> Obj:
 
 # --- default queues ---
 #
-# What Kueue's webhooks ask of Jobs and JobSets that change, beyond what these say themselves.
+# The validating part of Kueue's job webhooks for updates.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
 
@@ -75,7 +75,7 @@ _DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io
 
 
 def check_queue_kept(new: Obj, old: Obj, find: Find) -> None:
-    """Raise Forbidden if a queue is given up in a Namespace where those without would be queued anyway."""
+    """Raise Forbidden if the queue label is removed in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
     if label(new, name) or not label(old, name):
         return

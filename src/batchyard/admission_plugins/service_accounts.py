@@ -1,4 +1,4 @@
-"""What the API server makes of a new Pod for its ServiceAccount: that it has one, and its token where containers look.
+"""The ServiceAccount admission plugin: the account of a new Pod, and the volume with its token.
 
 Source: Kubernetes's plugin/pkg/admission/serviceaccount, with bound tokens in volumes.
 """
@@ -11,11 +11,11 @@ from batchyard.api import scheme
 from batchyard.api.errors import Forbidden, RefusedForNow
 from batchyard.api.meta import Key, Obj, annotation
 
-#: The ServiceAccount that every Namespace has.
+#: The ServiceAccount that exists in every Namespace.
 DEFAULT: Final = "default"
-#: What the names of volumes with tokens begin with.
+#: The name prefix of token volumes.
 VOLUME_PREFIX: Final = "kube-api-access-"
-#: The ConfigMap with the certificate of the API's authority that every Namespace has.
+#: The ConfigMap with the CA certificate of the API server, which exists in every Namespace.
 ROOT_CERTIFICATE: Final = "kube-root-ca.crt"
 CERTIFICATE_KEY: Final = "ca.crt"
 _MOUNT_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -23,7 +23,7 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 _ENFORCED: Final = "kubernetes.io/enforce-mountable-secrets"
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _KINDS: Final = (("initContainers", "init container"), ("containers", "container"))
-#: Longer by seven seconds than what others ask for, so that these tokens can be told from theirs.
+#: The extra seven seconds distinguish these tokens from tokens that other clients request.
 _TOKEN: Final = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
 _CERTIFICATE: Final = {
     "configMap": {"name": ROOT_CERTIFICATE, "items": [{"key": CERTIFICATE_KEY, "path": CERTIFICATE_KEY}]}
@@ -37,14 +37,14 @@ _PROJECTED: Final = {"defaultMode": 420, "sources": [_TOKEN, _CERTIFICATE, _NAME
 
 
 def default_service_account(namespace: str) -> Obj:
-    """The ServiceAccount `default` of a Namespace, yet to be created."""
+    """Return the ServiceAccount `default` of a Namespace, to create."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
 
 
 def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
-    """The Pod with its ServiceAccount, whose token is in a volume of that name unless it is not wanted.
+    """Return the Pod with its ServiceAccount, and a token volume of the given name unless automount is off.
 
-    RefusedForNow where there is no such account.
+    Raises RefusedForNow if the account does not exist.
     """
     if annotation(pod, _MIRROR) is not None:
         return _mirror(pod)
@@ -65,13 +65,13 @@ def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
 
 
 def _mounts(pod: Obj, account: Obj) -> bool:
-    """Whether the token is wanted: as the Pod says, or else the account."""
+    """Report whether the token is mounted: the Pod's setting, or else the account's."""
     said = pod["spec"].get("automountServiceAccountToken")
     return bool(account.get("automountServiceAccountToken", True) if said is None else said)
 
 
 def _mounted(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The containers and volumes of a Pod, with the token where nothing else is mounted."""
+    """Return the changed containers and volumes, with the token mounted where the mount path is free."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
     known = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
     mount = {"name": known or name, "readOnly": True, "mountPath": _MOUNT_PATH}
@@ -86,7 +86,7 @@ def _mounted(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_open(container: Mapping[str, Any]) -> bool:
-    """Whether a container mounts nothing where the token belongs."""
+    """Report whether a container has nothing mounted at the token's path."""
     return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 
@@ -97,7 +97,7 @@ def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mappi
 
 
 def _mirror(pod: Obj) -> Obj:
-    """A Pod that a kubelet shows, which has no account and no secrets."""
+    """Check a mirror pod, which has no account and no secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
@@ -114,7 +114,7 @@ def _mirror(pod: Obj) -> Obj:
 
 
 def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """Which containers get secrets by their environment: the word for such, the container, the variable, the secret."""
+    """Yield secrets in container environments: container type, container, variable, secret name."""
     for field, word in _KINDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
@@ -124,7 +124,7 @@ def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _check_secrets(pod: Obj, account: Obj) -> None:
-    """Raise Forbidden for a secret that the account does not name, where it lets no others be used."""
+    """Raise Forbidden if the account restricts secrets and the Pod uses one that the account does not reference."""
     told = next(_unnamed_secrets(pod["spec"], account), None)
     if told is not None:
         raise Forbidden(f"{forbidden(pod, is_named=False)}: {told}")

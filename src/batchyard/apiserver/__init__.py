@@ -1,1 +1,1 @@
-"""The Kubernetes API without its wire: from a request to a response or a stream."""
+"""The Kubernetes API independent of transport: from a request to a response or a stream."""

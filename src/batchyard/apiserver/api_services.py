@@ -1,7 +1,7 @@
-"""APIServices: which server answers for a group and version.
+"""APIServices: the server that is responsible for a group and version.
 
-The platform provides one for each group and version that it serves. An APIService that names a Service is stored, and
-requests are not passed on to that Service: the platform answers for what it serves.
+The platform provides one for each group and version that it serves. An APIService that references a Service is stored,
+but requests are not proxied to that Service: the platform serves only its own groups.
 Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
@@ -57,13 +57,13 @@ _SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec":
 _VERSION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
 _LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
 _AVAILABLE: Final = "Available"
-#: As Kubernetes ranks its core group, and others one after the other below.
+#: Priority of the core group, as in Kubernetes; further groups count down from it.
 _PRIORITY: Final = 18000
 _VERSION_PRIORITY: Final = 15
 
 
 class ApiServiceStrategy(CustomStrategy):
-    """What is true of APIServices alone."""
+    """The strategy of APIServices."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_VERSION])
@@ -72,11 +72,11 @@ class ApiServiceStrategy(CustomStrategy):
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table."""
+        """Return the table columns."""
         return Column("Name", format="name"), Column("Service"), Column("Available"), Column("Age")
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of an APIService."""
+        """Return the table cells of an APIService."""
         service: Mapping[str, str] = stored["spec"].get("service") or {}
         named = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
         condition = find_condition(stored, _AVAILABLE) or {}
@@ -84,7 +84,7 @@ class ApiServiceStrategy(CustomStrategy):
 
 
 def api_service_resource() -> Resource:
-    """APIServices, as they are served."""
+    """Return the resource of APIServices."""
     strategy = ApiServiceStrategy()
     return Resource(
         _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
@@ -92,7 +92,7 @@ def api_service_resource() -> Resource:
 
 
 def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
-    """An APIService for each version of each group that is served."""
+    """Return an APIService for each served version of each group."""
     groups = versions_by_group(served)
     return [
         _provided(group, version, _PRIORITY - rank, _VERSION_PRIORITY - place, now)
@@ -102,7 +102,7 @@ def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str
 
 
 def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
-    """An APIService whose status reports whether the platform serves its group and version; itself if it does."""
+    """Set the Available condition from whether the platform serves the group and version; itself if unchanged."""
     is_served = service["metadata"]["name"] in names
     reason, message = (
         ("Local", "Local APIServices are always available")

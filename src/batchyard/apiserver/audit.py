@@ -1,4 +1,4 @@
-"""Who did what to what, with which outcome: an audit event for a request, at the level Metadata: never any body.
+"""Audit events at the level Metadata, without bodies.
 
 Source: k8s.io/apiserver, pkg/apis/audit/v1, pkg/audit/request.go and pkg/endpoints/filters/audit.go.
 """
@@ -16,25 +16,25 @@ from batchyard.base.instant import Instant
 
 
 class Audited(NamedTuple):
-    """A request that was answered."""
+    """An answered request."""
 
-    #: With the user who made it.
+    #: With the authenticated user.
     known: Request
-    #: With the user as whom it was made.
+    #: With the impersonated user, if any.
     acting: Request
     path: ResourcePath | None
     answer: Reply
-    #: Whether the answer is that of a defect of ours.
+    #: Whether an unexpected exception ended the request.
     is_defect: bool = False
 
 
-#: What is written down of a defect: what it was is for the log of the server.
-DEFECT: Final = Refused(500, "InternalError", "APIServer panic'd: the log of the server says why")
+#: The audited response of an unexpected exception; the server log has the traceback.
+DEFECT: Final = Refused(500, "InternalError", "APIServer panic'd: see the server log")
 Auditor: TypeAlias = Callable[[Audited], None]
 
 
 def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any]:
-    """The event of a request, the so-manieth since the start."""
+    """Return the audit event of a request; `number` counts the events since the start."""
     request, path, answer = audited.known, audited.path, audited.answer
     query = f"?{urlencode(request.said or request.query)}" if request.query else ""
     event: dict[str, Any] = {
@@ -61,7 +61,7 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
 
 
 def no_audit(_audited: Audited) -> None:
-    """Take no note."""
+    """Discard the event."""
 
 
 def _stage(audited: Audited) -> str:
@@ -77,7 +77,7 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
 
 
 def _status(answer: Reply) -> Mapping[str, Any]:
-    """The code of an answer, and why where it is a refusal."""
+    """Return the response status: the code, and for errors the reason."""
     if not isinstance(answer, Response):
         return {"code": 200}
     body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}

@@ -1,6 +1,6 @@
-"""The bodies of requests: JSON, YAML or protobuf as values, and what strict decoding has against them.
+"""Request bodies: decoding of JSON, YAML and protobuf, and detection of duplicate fields.
 
-Source of the words: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/serializer/json.
+Source of the messages: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/serializer/json.
 """
 
 import json
@@ -16,27 +16,27 @@ from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 
 YAML: Final = "application/yaml"
-#: Documents of a body that are read: one is allowed, and two show that there are more.
+#: Maximum number of documents read: one is valid, and a second one is an error.
 _DOCUMENTS_MAX: Final = 2
 _decode_json = msgspec.json.Decoder(strict=True).decode
-#: Where a mapping keeps the names that it was given twice; no name of a field is like it.
+#: The key that holds the duplicate field names of a mapping; no field has this name.
 _TWICE: Final = "\0twice"
 
 
 class Body(NamedTuple):
-    """A body, and what strict decoding has against it."""
+    """A decoded body, and the errors of strict decoding."""
 
     value: Any
     faults: Sequence[str] = ()
 
 
 def content_type_of(request: Request) -> str:
-    """The media type of a body, without its parameters; JSON where nothing is said."""
+    """Return the media type of a body without parameters; JSON by default."""
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
 def read_body(request: Request) -> Body:
-    """The body of a request that sends an object; Refused if it is nothing that can be read."""
+    """Decode the object in a body. Raises Refused if it is malformed."""
     content_type = content_type_of(request)
     if not request.body:
         return Body({})
@@ -47,22 +47,22 @@ def read_body(request: Request) -> Body:
 
 
 def read_json(body: bytes) -> Body:
-    """A JSON text; Refused if it is none."""
+    """Decode JSON. Raises Refused if it is invalid."""
     try:
         text = body.decode()
         check_size(body)
         value = _decode_json(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_request(f"the body of the request is no JSON: {error}") from error
-    # What is written back is what was read unless a field came twice, or the text has numbers or escapes in another
-    # form; only then is it worth looking closely.
+        raise bad_request(f"the request body is not valid JSON: {error}") from error
+    # Re-encoding differs if a field is duplicated, or numbers or escapes have another form. Only then is the slow check
+    # for duplicates necessary.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return Body(value)
     return Body(value, tuple(islice(_duplicates(json.loads(text, object_pairs_hook=_marked), ""), FAULTS_MAX)))
 
 
 def read_yaml(body: bytes) -> Body:
-    """A YAML text, of which JSON is one; Refused if it is none, or more than one document."""
+    """Decode YAML, including JSON. Raises Refused if it is invalid or not a single document."""
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
@@ -70,8 +70,8 @@ def read_yaml(body: bytes) -> Body:
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
     if len(documents) != 1:
-        found = "none" if not documents else "more"
-        raise bad_request(f"error decoding YAML: there is one document to a request, not {found}")
+        found = "none" if not documents else "several"
+        raise bad_request(f"error decoding YAML: expected one document, found {found}")
     document = documents[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
@@ -82,7 +82,7 @@ def _read_protobuf(body: bytes) -> Body:
     try:
         return Body(decoded(body))
     except BadMessage as error:
-        raise bad_request(f"the body of the request cannot be read: {error}") from error
+        raise bad_request(f"the request body cannot be decoded: {error}") from error
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
@@ -93,10 +93,10 @@ _READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
 
 
 def check_size(body: bytes) -> None:
-    """Refuse a JSON text with too many values, or nested too deeply, before it is parsed.
+    """Reject JSON with too many values or levels of nesting, before parsing.
 
-    Each value, and each name of a field, follows a bracket or a comma. So what is cheap to count is no less than the
-    values, and only where that is too much the strings are left out.
+    Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
+    the bound is too high, characters inside strings are excluded.
     """
     openings = body.count(b"[") + body.count(b"{")
     if openings <= NESTING_MAX and openings + body.count(b",") <= VALUES_MAX:
@@ -107,7 +107,7 @@ def check_size(body: bytes) -> None:
     if outside.count(b"[") + outside.count(b"{") + outside.count(b",") > VALUES_MAX:
         raise _too_many_values()
     if nesting(outside) > NESTING_MAX:
-        raise bad_request(f"the body of the request is nested more than {NESTING_MAX} deep")
+        raise bad_request(f"the request body is nested more than {NESTING_MAX} levels deep")
 
 
 def _too_many_values() -> Refused:
@@ -125,7 +125,7 @@ def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(value: Any, path: str) -> Iterator[str]:
-    """The fields that are there twice."""
+    """Yield an error for each duplicate field."""
     if isinstance(value, Mapping):
         for name in value.get(_TWICE, ()):
             yield f'duplicate field "{path}{name}"'

@@ -1,4 +1,4 @@
-"""The kinds that batchyard has itself: what `batchyard.api` says of each, as the registry asks it."""
+"""The built-in kinds: the strategy that connects `batchyard.api` to the registry."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,59 +21,59 @@ from batchyard.interfaces.client import Propagation
 
 
 class BuiltIn:
-    """The strategy of one such kind."""
+    """The strategy of one built-in kind."""
 
     def __init__(self, constant: str) -> None:
         self._constant = constant
         self._seconds = Remembered()
-        #: Where times are, by version.
+        #: The paths of time fields, by version.
         self._times: dict[str, Places] = {}
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+        """Decode an object into its storage version with defaults; or return its errors."""
         return complete(sent, namespace, sound)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """An object that is to take the place of a stored one: clients can change all of it."""
+        """Return an updated object unchanged: clients may change all fields."""
         return new
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+        """Return a stored object in a served version, with times in whole seconds."""
         times = self._times.get(api_version)
         if times is None:
             times = self._times[api_version] = self.times(api_version)
         return self._seconds.in_whole_seconds(self.in_version(stored, api_version), times)
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """The same with its times as they are stored, where it is compared and not shown."""
+        """Convert a stored object without rounding times, for comparison."""
         return conversion.from_storage(stored, api_version)
 
     def times(self, api_version: str) -> Places:
-        """Where times are in a version."""
+        """Return the paths of time fields in a version."""
         return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """What may not come to be."""
+        """Return the validation errors of a new object."""
         return validation.validate(new)
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of a stored object."""
+        """Return the validation errors of an update."""
         return validation.validate_update(new, old)
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of the status of a stored object."""
+        """Return the validation errors of a status update."""
         return validation.validate_status(new, old)
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table, those of `-o wide` too."""
+        """Return the table columns, including those of `-o wide`."""
         return columns(self._constant, wide=True)
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of a stored object, one for each column."""
+        """Return the table cells of a stored object."""
         return row(stored, now=now, wide=True)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+        """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
         return schemas_of(kind_info(self._constant), version)
 
 
@@ -98,7 +98,7 @@ _RETURN_DELETED: Final = frozenset(
 
 
 def built_in_resources() -> list[Resource]:
-    """The kinds that are resources: all but those that are files."""
+    """Return the resources of the built-in kinds, except file formats."""
     return [_resource(info) for info in KINDS if info.constant not in FILES]
 
 
@@ -112,7 +112,7 @@ def _resource(info: ServedKind) -> Resource:
         shape=partial(shape_of_kind, info),
         is_native=is_native,
         misfit=partial(misfit, of=fields, type_name=info.kind) if is_native else no_misfit,
-        # A kubelet registers its Node with a status.
+        # kubelets create Nodes with a status
         is_born_with_status=info.constant == scheme.NODE,
         returns_deleted=info.constant in _RETURN_DELETED,
         is_adoptable=info.constant == scheme.CLUSTER_ROLE,

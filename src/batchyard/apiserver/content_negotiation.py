@@ -1,4 +1,4 @@
-"""How a client wants to see objects: whole, as their metadata alone, or as the rows of a Table.
+"""Representations of objects: whole, metadata only, or as a Table.
 
 Sources: k8s.io/apiserver, pkg/endpoints/handlers/{response,negotiation}.go; k8s.io/apimachinery, pkg/apis/meta/v1.
 """
@@ -21,7 +21,7 @@ _INCLUDED: Final = ("Metadata", "Object", "None")
 
 
 class Form(Enum):
-    """What becomes of an object on the wire."""
+    """The representation of objects in a response."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -30,7 +30,7 @@ class Form(Enum):
 
 
 class ShownItems(Sequence[Any]):
-    """The items of a long list as a client sees them; each is converted when it is read, and again when read again."""
+    """The converted items of a list, as a lazy sequence: each access converts again."""
 
     def __init__(self, stored: Sequence[Any], show: Callable[[Any], Any]) -> None:
         self._stored = stored
@@ -53,7 +53,7 @@ class ShownItems(Sequence[Any]):
 
 
 class Representation:
-    """Shows objects of a resource as one request asks for them."""
+    """Renders the objects of a resource as one request accepts them."""
 
     def __init__(self, request: Request, path: ResourcePath, now: Instant) -> None:
         self._form = form_of(request)
@@ -64,10 +64,10 @@ class Representation:
             raise bad_request(f'unrecognized includeObject value: "{self._included}"')
 
     def one(self, stored: Obj) -> Mapping[str, Any]:
-        """One object."""
+        """Render one object."""
         match self._form:
             case Form.TABLE:
-                revision = stored["metadata"].get("resourceVersion")  # none where nothing is stored
+                revision = stored["metadata"].get("resourceVersion")  # absent on virtual objects
                 return self._table([stored], {} if revision is None else {"resourceVersion": revision})
             case Form.WHOLE:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
@@ -75,12 +75,12 @@ class Representation:
         return _metadata_of(stored)
 
     def check_is_of_one(self) -> None:
-        """Refused if the form is one of lists alone."""
+        """Raise Refused if the form is only for lists."""
         if self._form is Form.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
     def bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What tells how far a watch has come: an object of nothing but metadata, or a table without rows."""
+        """Render a bookmark: an object with metadata only, or a table without rows."""
         match self._form:
             case Form.TABLE:
                 return self._table([], metadata)
@@ -89,7 +89,7 @@ class Representation:
         return _metadata_of({"metadata": metadata})
 
     def many(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A list of objects."""
+        """Render a list of objects."""
         match self._form:
             case Form.TABLE:
                 return self._table(stored, metadata)
@@ -119,7 +119,7 @@ class Representation:
                 return {}
             case "Object":
                 return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
-        # Who cares for which field is more than half of it, and of rows nobody asks that: kubectl is twice as fast so.
+        # managedFields are more than half of the metadata and unused in tables; kubectl is twice as fast without them.
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
         return {"object": {**_PARTIAL, "metadata": metadata_in_whole_seconds(metadata)}}
@@ -139,7 +139,7 @@ def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str,
 
 
 def in_form(answer: Response, form: Form) -> Response:
-    """The answer to a write in the form that is accepted, as far as that is metadata; a Status stays one."""
+    """Convert the response of a write to the accepted metadata form, if any; a Status is unchanged."""
     kind = answer.body.get("kind")
     if form in {Form.WHOLE, Form.TABLE} or kind == "Status":
         return answer
@@ -151,7 +151,7 @@ def in_form(answer: Response, form: Form) -> Response:
 
 
 def form_of(request: Request) -> Form:
-    """What form a request accepts first; Refused if it accepts none that there is."""
+    """Return the first acceptable form of a request. Raises Refused if none is supported."""
     return _form_of(request.headers.get("accept", "*/*"))
 
 
@@ -197,7 +197,7 @@ def _definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _typed(cells: list[Any], readers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Cells, of which those are values of other types than texts whose columns are."""
+    """Convert cells of typed columns from text."""
     for i, read in readers:
         cells[i] = read(cells[i])
     return cells

@@ -1,7 +1,7 @@
-"""The page on the wire: its files, for everybody, and its models, each for whoever may see what is in it.
+"""HTTP handlers of the dashboard: public static files, and view models with access control.
 
-A model is asked for once, or watched: then it is sent again, as far as it has changed, after whatever may have changed
-it has become durable; a few times a second at most, the less often the more look on, and never while nobody does.
+A model is returned once or watched. A watch sends changed parts after durable changes, at most a few times a second.
+The interval grows with the number of streams, and no model is computed without streams.
 """
 
 import logging
@@ -18,83 +18,83 @@ from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
 
-#: Where the files are, and where the models.
+#: The paths of files and of models.
 FILES: Final = "/ui"
 MODELS: Final = "/apis/ui.batchyard.dev/v1alpha1/"
-#: Of what does not exist, and of what the asker may not see.
-_NO_MODEL: Final = "there is nothing of that name, or nothing that you may see"
-#: Streams that may be open at once: all, those of one flow, and those that are kept for the owner.
+#: The same message for missing and for hidden objects.
+_NO_MODEL: Final = "not found, or not visible to you"
+#: Maximum number of open streams: in total, for one flow, and reserved for the owner.
 LOOKERS_MAX: Final = 50
 LOOKERS_OF_ONE_MAX: Final = 10
 LOOKERS_OF_OWNER: Final = 10
-#: How often all streams together are sent something.
+#: The minimum interval between updates of a stream, and the interval for each open stream.
 _EVERY: Final = 200 * MILLISECOND
 _EACH: Final = 50 * MILLISECOND
-#: What is written all the time, and is in no model.
+#: Kinds that change constantly and appear in no model.
 _IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
 _encode = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
 
 
 class Sight(Protocol):
-    """What somebody may list."""
+    """The list permissions of a user."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Whether he may list a kind in a namespace or, for '', wherever its objects are."""
+        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
 class File(Protocol):
-    """A file."""
+    """A static file."""
 
     @property
     def content(self) -> bytes:
-        """Its bytes."""
+        """The content."""
 
     @property
     def content_type(self) -> str:
-        """What it is made of."""
+        """The media type."""
 
 
 class Pages(Protocol):
-    """What makes models."""
+    """Computes models."""
 
     def model(self, view: str, query: Mapping[str, str], sight: Sight) -> dict[str, Any] | None:
-        """A view for somebody; None where there is none, or nothing that he may see of it."""
+        """Return the model of a view; None if it does not exist or is hidden from the user."""
 
     def time(self) -> dict[str, Any]:
-        """What time it is for the platform."""
+        """Return the current time of the platform."""
 
 
 class Feed(Protocol):
-    """The changes that are durable."""
+    """The feed of durable changes."""
 
     def join(self, watch: "ModelStream") -> None:
-        """Feed a stream with all that comes."""
+        """Feed a stream with all later changes."""
 
 
 class UserSight:
-    """What a user may list, by the rights that he has now."""
+    """The list permissions of a user, from the current RBAC rules."""
 
     def __init__(self, user: User, authorizer: Authorizer) -> None:
         self._user = user
         self._authorizer = authorizer
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Whether he may."""
+        """Report whether the user may list a kind."""
         info = scheme.kind_info(kind)
         asked = Attributes(self._user, "list", info.group, info.plural, namespace=namespace)
         return self._authorizer.decide(asked).allowed
 
 
 class Files:
-    """The files of the page, as answers."""
+    """The handler of static files."""
 
     def __init__(self, find: Callable[[str], File | None], headers: Sequence[tuple[str, str]]) -> None:
         self._find = find
         self._headers = tuple(headers)
 
     def answer(self, request: Request) -> Response:
-        """The file at a path."""
+        """Return the file at a path."""
         if request.path == FILES:
             return Response(307, "", content_type=TEXT, headers=(("location", f"{FILES}/"),))
         found = self._find(request.path.removeprefix(f"{FILES}/"))
@@ -104,19 +104,19 @@ class Files:
 
 
 class Models:
-    """The models of the page, as answers."""
+    """The handler of view models."""
 
     def __init__(self, pages: Pages, authorizer: Authorizer, feed: Feed, timers: Kernel) -> None:
-        """`timers` are those of the clock, whatever the platform's time is."""
+        """`timers` run on the wall clock, independent of the platform's time."""
         self._pages = pages
         self._authorizer = authorizer
         self._feed = feed
         self._timers = timers
-        #: The streams, each with its flow.
+        #: The flow of each open stream.
         self._lookers: dict[ModelStream, str] = {}
 
     def answer(self, request: Request) -> "Response | ModelStream":
-        """A model, or a stream of what becomes of it."""
+        """Return a model, or a stream of its changes."""
         view, query = request.path.removeprefix(MODELS), dict(request.query)
         sight = UserSight(request.user, self._authorizer)
 
@@ -135,16 +135,16 @@ class Models:
         return stream
 
     def _check_room(self, user: User) -> None:
-        """Refuse a stream where there are too many: of the user's flow, or of all who are not the owner."""
+        """Raise Refused if too many streams are open, for the user's flow or for all users but the owner."""
         if is_exempt(user):
             most = LOOKERS_MAX
         else:
             most = LOOKERS_MAX - LOOKERS_OF_OWNER
             flow = flow_of(user)
             if sum(1 for each in self._lookers.values() if each == flow) >= LOOKERS_OF_ONE_MAX:
-                raise _too_many(f"{LOOKERS_OF_ONE_MAX} streams of the page are open for {flow}")
+                raise _too_many(f"{LOOKERS_OF_ONE_MAX} dashboard streams are open for {flow}")
         if len(self._lookers) >= most:
-            raise _too_many(f"{len(self._lookers)} streams of the page are open")
+            raise _too_many(f"{len(self._lookers)} dashboard streams are open")
 
 
 def _too_many(problem: str) -> Refused:
@@ -155,7 +155,7 @@ _HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-
 
 
 class ModelStream:
-    """A model and what becomes of it: lines of JSON, each with the parts that have changed."""
+    """A model and its changes: lines of JSON with the changed parts."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -173,33 +173,33 @@ class ModelStream:
         self._timers = timers
         self._lookers = lookers
         self._lookers[self] = flow
-        #: The parts as they were sent.
+        #: The parts as last sent.
         self._sent: dict[str, bytes] = {}
         self._waiting: list[bytes] = []
         self._is_stale = False
         self._ticket: int | None = None
         self.is_over = False
-        #: Called when there is something to take.
+        #: Called when lines are available.
         self.on_news: Callable[[], None] = _nobody
 
     def begin(self, model: dict[str, Any]) -> None:
-        """Send all of it."""
+        """Send the whole model."""
         self._send(model)
 
     def take(self) -> list[bytes]:
-        """The lines that wait."""
+        """Take the buffered lines."""
         taken, self._waiting = self._waiting, []
         if self._is_stale and self._ticket is None and not self.is_over:
             self._look_later()
         return taken
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Something has changed."""
+        """Mark the model as stale after relevant changes."""
         if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
             self.touch()
 
     def touch(self) -> None:
-        """The model may be another by now; whoever has not taken what was sent is sent nothing more until then."""
+        """Schedule an update, unless the client has not read the last one yet."""
         if self.is_over:
             return
         self._is_stale = True
@@ -207,12 +207,12 @@ class ModelStream:
             self._look_later()
 
     def mark(self) -> None:
-        """Tell the time, so that both sides know that the other is there."""
+        """Send the time as a keep-alive."""
         self._waiting.append(_encode(self._time()) + b"\n")
         self.on_news()
 
     def end(self) -> None:
-        """Tell what waits, and no more."""
+        """End the stream after the buffered lines."""
         self.is_over = True
         self._lookers.pop(self, None)
         if self._ticket is not None:
@@ -228,8 +228,8 @@ class ModelStream:
         self._ticket, self._is_stale = None, False
         try:
             model = self._make()
-        except Exception:  # noqa: BLE001 - whatever it is, whoever looks asks anew, and nobody else is stopped
-            _LOG.exception("defect in a model of the page")
+        except Exception:  # noqa: BLE001 - ends only this stream; its client reconnects
+            _LOG.exception("dashboard model failed")
             model = None
         if model is None:
             self.end()
@@ -237,7 +237,7 @@ class ModelStream:
             self.on_news()
 
     def _send(self, model: dict[str, Any]) -> bool:
-        """Send what is other than it was; whether there is anything."""
+        """Send the changed parts; return whether there were any."""
         parts = {name: _encode(part) for name, part in model.items()}
         changed = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent.get(name) != part}
         gone = [name for name in self._sent if name not in parts]

@@ -1,6 +1,6 @@
-"""What was sent, as the object to be: complete, in the storage version, at the place that the path names.
+"""Decoding of objects in requests: defaulted, in the storage version, checked against the path.
 
-Source of the words: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
+Source of the messages: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ from batchyard.apiserver.status_errors import invalid
 
 # --- strict ---
 #
-# Fields that a kind does not have: dropped, and told as `fieldValidation` asks for.
+# Unknown fields: pruned, and reported according to `fieldValidation`.
 #
 # Source: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 
 
 class Pruned(NamedTuple):
-    """A value without the fields that it should not have, and what strict decoding says of them."""
+    """A value without unknown fields, and the errors of strict decoding about them."""
 
     value: Any
     faults: Sequence[str]
 
 
 def pruned(value: Any, shape: Shape) -> Pruned:
-    """A value without the fields that its shape does not have; the value itself where it has no such."""
+    """Return a value without the fields that its shape lacks; the value itself if it has none."""
     faults: list[str] = []
     return Pruned(_pruned(value, shape, "", faults), faults)
 
@@ -61,21 +61,21 @@ def _mapping_pruned(value: Mapping[str, Any], shape: Shape, path: str, faults: l
     return value if is_same else kept
 
 
-#: What of metadata is not kept where it is empty, as Kubernetes writes metadata.
+#: Metadata fields that are dropped if empty, as in Kubernetes.
 _OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences")
 
 
 class Sent(NamedTuple):
-    """An object as it was sent, complete and in the storage version, and what its sender is warned of."""
+    """A decoded object in the storage version, and the warnings for its sender."""
 
     obj: dict[str, Any]
     warnings: tuple[str, ...]
 
 
 def decoded(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
-    """The object of a body, or of a patch of one that is stored; Refused where it is none of the kind at that path."""
+    """Decode the object of a body or of a patched object. Raises Refused if it does not fit the path."""
     sent, is_patched = with_kind(body.value, path), patched_from is not None
-    # What is shown in another version than the storage's lacks what conversion would find missing.
+    # In another version, fields that conversion requires may be absent, so the whole object is checked again.
     is_as_stored = path.version == path.info.storage_version
     found, unknown = _decoded(sent, path, patched_from if is_as_stored else None)
     told = None if found.obj is not None else path.resource.misfit(sent)
@@ -91,9 +91,9 @@ def decoded(body: Body, path: ResourcePath, options: WriteOptions, patched_from:
 
 
 def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
-    """An object that says its kind and version, which are those of the path; Refused where it says others."""
+    """Return the object with kind and version of the path. Raises Refused if it has others."""
     if not isinstance(sent, Mapping):
-        raise bad_request("the body of the request is no object")
+        raise bad_request("the request body is not an object")
     kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
     if kind != path.info.kind:
         raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
@@ -104,13 +104,13 @@ def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
 
 
 def name_of(sent: Mapping[str, Any]) -> str:
-    """The name that an object says it has, whatever else it says."""
+    """Return the name in an object that is not yet validated."""
     metadata = sent.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
 def _decoded(sent: Mapping[str, Any], path: ResourcePath, sound: Obj | None) -> tuple[Decoded, Sequence[str]]:
-    """The object with no fields but those of its kind, and what strict decoding says of the others."""
+    """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
         known = pruned(sent, resource.shape(path.version))
@@ -129,7 +129,7 @@ def _without_empty(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unreadable(sent: Mapping[str, Any], told: str, *, is_patched: bool) -> Refused:
-    """What is told whoever sends a value of a wrong type, or wants no other fields than there are."""
+    """Return the error for a value of a wrong type, or for a strict decoding error."""
     if not is_patched:
         kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
         return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {told}')

@@ -1,4 +1,4 @@
-"""What is served: the documents by which clients find groups, versions and resources.
+"""Discovery documents of groups, versions and resources.
 
 Sources: k8s.io/apiserver, pkg/endpoints/discovery; k8s.io/api/apidiscovery/v2.
 """
@@ -13,7 +13,7 @@ from batchyard.apiserver.resources import Answer, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-#: The version of Kubernetes whose API this is. What is empty is not known, and clients want it said.
+#: The Kubernetes version of this API. Empty fields are unknown, but clients require them.
 VERSION: Final = {
     "major": "1",
     "minor": "32",
@@ -23,7 +23,7 @@ VERSION: Final = {
 }
 _VERBS_OF_ONE: Final = [verb for verb in VERBS if verb != "deletecollection"]
 _PART_VERBS: Final = ["get", "patch", "update"]
-#: The groups of Kubernetes itself come first, in its order, which is that of `kubectl get all`.
+#: Kubernetes' own groups come first, in its order, which determines that of `kubectl get all`.
 _FIRST_GROUPS: Final = (
     "",
     "apps",
@@ -44,7 +44,7 @@ _FIRST_GROUPS: Final = (
 
 
 class Discovery:
-    """The documents of what is served at present."""
+    """The discovery documents, rebuilt when the served resources change."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -52,7 +52,7 @@ class Discovery:
         self._documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """The document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
+        """Return the document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._documents = _documents(self._resources.all())
@@ -81,7 +81,7 @@ def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
-    """The versions of each group, the preferred one first."""
+    """Return the versions of each group, the preferred one first."""
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):
         groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))
@@ -130,13 +130,13 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
 
 
 def _other_place(answer: Answer, group: str, version: str) -> dict[str, str]:
-    """Where the kind of an answer is from, if not from where it is given."""
+    """Return group and version of an answer's kind, if they differ from those of the resource."""
     is_same = (answer.group, answer.version) == (group, version)
     return {} if is_same else {"group": answer.group, "version": answer.version}
 
 
 def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """All of some groups with all their resources in one document."""
+    """Return the aggregated discovery document of some groups."""
     items = [
         {
             "metadata": {"name": name} if name else {},
@@ -155,7 +155,7 @@ def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str
 
 
 def _told(resource: Resource, version: str) -> dict[str, Any]:
-    """A resource as the aggregated document tells of it."""
+    """Return a resource as in aggregated discovery."""
     info = resource.info
     kind = {"group": info.group, "version": version, "kind": info.kind}
     told: dict[str, Any] = {
@@ -180,7 +180,7 @@ def _told(resource: Resource, version: str) -> dict[str, Any]:
 
 
 def _verbs(resource: Resource) -> list[str]:
-    """What can be done to the objects of a resource; where there are none, to the resource itself."""
+    """Return the verbs of a resource."""
     answer = resource.answers.get("")
     if answer is None:
         return VERBS if resource.deletes_together else _VERBS_OF_ONE
@@ -188,6 +188,6 @@ def _verbs(resource: Resource) -> list[str]:
 
 
 def _other_names(info: ServedKind) -> dict[str, list[str]]:
-    """By which other names a kind is known on command lines, alone or with others."""
+    """Return the short names and categories of a kind."""
     names = {"shortNames": list(info.short_names), "categories": list(info.categories)}
     return {field: found for field, found in names.items() if found}

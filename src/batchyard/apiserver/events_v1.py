@@ -1,6 +1,6 @@
-"""Events as `events.k8s.io` has them: the objects of the core group, with other names for some of their fields.
+"""Events in `events.k8s.io`: the objects of the core group with some fields renamed.
 
-Controllers of controller-runtime write theirs there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
+controller-runtime writes its Events there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from batchyard.apiserver.resources import Resource
 
 _CORE: Final = scheme.kind_info(scheme.EVENT)
 _INFO: Final = replace(_CORE, group="events.k8s.io")
-#: The names in the core group, each with the other one.
+#: Field names of the core group to those of this group.
 _RENAMED: Final = {
     "involvedObject": "regarding",
     "message": "note",
@@ -34,40 +34,40 @@ _AS_IN_CORE: Final = {new: old for old, new in _RENAMED.items()}
 
 
 def events_resource() -> Resource:
-    """The events of that group."""
+    """Return the resource of this group."""
     return Resource(_INFO, _RenamedEvents(scheme.EVENT), shape=_shape, is_native=True, drops_unknown=True)
 
 
 class _RenamedEvents(BuiltIn):
-    """What is true of them alone."""
+    """The strategy of Events in this group."""
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """An event as it was sent, as the core group has it."""
+        """Decode an Event into the form of the core group."""
         return super().decode({**_with_names(sent, _AS_IN_CORE), "apiVersion": _CORE.api_version}, namespace)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """An event that is to take the place of a stored one: times in it that are as shown are as stored."""
+        """Return an updated Event, where times unchanged in whole seconds keep their stored precision."""
         kept: dict[str, Any] = as_stored(new, in_whole_seconds(dict(old), super().times(_CORE.api_version)), old)
         return kept
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """What may not come to be as one of this group."""
+        """Return the validation errors of a new Event of this group."""
         return [*super().check_create(new), *event.strict_faults(new)]
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of a stored event as one of this group."""
+        """Return the validation errors of an update in this group."""
         return [*super().check_update(new, old), *event.strict_update_faults(new, old)]
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored event with the names of this group."""
+        """Return a stored Event with the field names of this group."""
         return {**_with_names(stored, _RENAMED), "apiVersion": api_version}
 
     def times(self, api_version: str) -> Places:
-        """Where times are, by the names of this group."""
+        """Return the paths of time fields by the names of this group."""
         return _with_names(super().times(api_version), _RENAMED)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema, and all that it refers to."""
+        """Return the schema of the kind and the referenced ones."""
         found = dict(super().schemas(version))
         core = found.pop(schema_name(_CORE, version))
         kind = {"group": _INFO.group, "version": version, "kind": _INFO.kind}

@@ -1,7 +1,7 @@
-"""What Go's decoder says of a value that is of another type than its field, for kinds of Kubernetes itself.
+"""Go decoding errors of Kubernetes' native kinds, for values whose type differs from their field's.
 
-There the decoder is the first who looks at what was sent, so the first such value in the order of the text is all that
-is told. Sources: encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
+In Go the decoder runs before validation, so only the first such value in document order is reported. Sources:
+encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
 """
 
 import re
@@ -16,13 +16,13 @@ from batchyard.api.times import days_in
 
 # --- go times ---
 #
-# What Go's time.Parse says of a text that is no time, for the two layouts that Kubernetes reads times by.
+# Errors of Go's time.Parse for the two time layouts of Kubernetes.
 #
 # Source: Go's time package (Parse, ParseError), read element by element as it does; metav1.Time and metav1.MicroTime.
 
 
 _TWO: Final = r"\d\d"
-#: The elements of layouts, in order: what Go calls each, and what fits it.
+#: The layout elements in order: Go's name and the pattern of each.
 _DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO), ("-", "-"), ("02", _TWO), ("T", "T"))
 _CLOCK: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO), (":", ":"))
 _ZONE: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
@@ -30,12 +30,12 @@ _SECONDS: Final = (("05", _TWO + r"(?:[.,]\d+)?"), _ZONE)
 _FINE_SECONDS: Final = (("05", _TWO), (".000000", r"[.,]\d{6}"), _ZONE)
 _SECOND_LAYOUT: Final = (*_DAY, *_CLOCK, *_SECONDS)
 _MICRO_LAYOUT: Final = (*_DAY, *_CLOCK, *_FINE_SECONDS)
-#: The highest of what has a lowest and a highest; days are looked at last.
+#: Name, minimum and maximum of bounded elements; the day is checked last.
 _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
 
 
 def time_fault(text: str, *, is_micro: bool) -> str | None:
-    """What is said of a text; None where it is a time of that layout."""
+    """Return the error for a text; None if it matches the layout."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
     left, found = text, dict[str, str]()
     for name, fits in layout:
@@ -70,7 +70,7 @@ _GO_TYPES: Final[Mapping[str, str]] = {
     "int64": "int64",
     "bytes": "[]uint8",
 }
-#: Types that read themselves.
+#: Types with their own UnmarshalJSON.
 _NAMED: Final = {
     "quantity": "resource.Quantity",
     "time": "v1.Time",
@@ -83,7 +83,7 @@ _TEXTS: Final = frozenset({"string", "bytes"})
 
 
 def misfit(sent: Mapping[str, Any], of: Scope, type_name: str) -> str | None:
-    """What is said of the first value of a wrong type in an object; None if there is none."""
+    """Return the error for the first value of a wrong type in an object; None if all fit."""
     return next(_in_object(sent, of, type_name, ()), None)
 
 
@@ -95,7 +95,7 @@ def _in_object(value: Mapping[str, Any], of: Scope, type_name: str, path: tuple[
 
 
 def _in_field(value: Any, field: Field, of: Scope, path: tuple[str, ...], struct: str) -> Iterator[str]:
-    """Faults of a value in a field, which belongs to a struct; what a list or a mapping holds belongs there too."""
+    """Yield the errors of a value in a field of a struct; elements of lists and maps belong to the same struct."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
@@ -126,7 +126,7 @@ def _fits(value: Any, field: Field) -> bool:
 
 
 def _of_its_own(value: Any, expression: str) -> Iterator[str]:
-    """Faults of types that read themselves."""
+    """Yield the errors of types with their own UnmarshalJSON."""
     if expression == "int-or-string" and not isinstance(value, str | int):
         yield f"json: cannot unmarshal {_word(value)} into Go value of type int32"
     elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_text(value))):
@@ -150,7 +150,7 @@ def _text_of(value: Any) -> str:
 
 
 def _told(value: Any, field: Field) -> str:
-    """A value in the decoder's words; of a number that is none of the wanted kind, which one."""
+    """Describe a value as the decoder does; numbers that do not fit an integer field with their text."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"number {_text_of(value)}" if is_number and field.expression in _BITS else _word(value)
 
@@ -164,7 +164,7 @@ def _word(value: Any) -> str:
 
 
 def _go_type(field: Field) -> str:
-    """The type of a field as Go names it, as far as the field tables know."""
+    """Return the Go type of a field."""
     if field.is_list:
         return f"[]{_go_type(field.element)}"
     if field.expression == "{quantity}":
@@ -176,5 +176,5 @@ def _go_type(field: Field) -> str:
 
 
 def _short(type_name: str) -> str:
-    """A type without the types it is within."""
+    """Return a type name without its enclosing types."""
     return type_name.rpartition(".")[2]

@@ -1,8 +1,7 @@
-"""The Service `kubernetes`, by which clients within a cluster know of its API server, and where that is.
+"""The Service `kubernetes` and its endpoints, through which in-cluster clients find the API server.
 
-It has an address of its own where pods have a network of their own, in which the server listens too: nothing else here
-gives Services any. Source: Kubernetes's
-pkg/controlplane/controller/kubernetesservice.
+It has a cluster IP only if pods have their own network in which the server listens too; no other Service has one.
+Source: Kubernetes's pkg/controlplane/controller/kubernetesservice.
 """
 
 import ipaddress
@@ -18,9 +17,9 @@ _PORT: Final = 443
 
 
 def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
-    """The Service of a server that listens there, and its endpoints, yet to be created.
+    """Return the Service of a server at an address, and its endpoints, to create.
 
-    `among_pods` is its address in a network of the pods; empty where it does not listen there.
+    `among_pods` is its address in the pod network; '' if it does not listen there.
     """
     name = "https" if is_secure else "http"
     reached = [{"name": name, "port": port, "protocol": "TCP"}]

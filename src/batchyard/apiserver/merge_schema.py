@@ -1,7 +1,7 @@
-"""What each place of an object is to whoever merges into it: strategic patches, server-side apply, strict decoding.
+"""Merge schemas for strategic merge patch, server-side apply and strict decoding.
 
-A shape says of a mapping which fields it has and what else it may hold, of a list how its items are told apart. It is
-read from the field tables, or from the schema of a CustomResourceDefinition. A place of which nothing is known is FREE.
+A shape defines the fields of a mapping and whether it allows others, and the merge keys of a list. It is derived from
+the field tables, or from the schema of a CustomResourceDefinition. Unknown structure has the shape FREE.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,16 +16,16 @@ _SET: Final = "set"
 
 
 class Inside(NamedTuple):
-    """The shapes within a place."""
+    """The shapes of the members of a value."""
 
     fields: "Mapping[str, Shape]"
-    #: What a mapping holds under other names; None: there may be no others.
+    #: The shape of undeclared mapping members; None if they are not allowed.
     rest: "Shape | None" = None
     item: "Shape | None" = None
 
 
 class Shape:
-    """The shape of one place."""
+    """The merge schema of one value."""
 
     __slots__ = ("_inside", "_make", "default", "is_atomic", "keys", "merge", "retains")
 
@@ -33,9 +33,9 @@ class Shape:
         owned = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
         self.is_atomic = owned == _ATOMIC
-        #: The fields that tell the items of a list apart, () where their values do; None: the list is one thing.
+        #: The key fields of list items, () for sets; None if the list is atomic.
         self.keys: tuple[str, ...] | None = None if owned in (None, _ATOMIC) else () if owned == _SET else tuple(owned)
-        #: The field by which strategic patches know the items of a list, '' for plain values; None: they replace it.
+        #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
         self.merge: str | None = facts.get("merge")
         self.retains = bool(facts.get("retain"))
         self.default = facts.get("default")
@@ -44,23 +44,23 @@ class Shape:
 
     @property
     def inside(self) -> Inside:
-        """The shapes within, made when first asked for."""
+        """The shapes of the members, computed on first access."""
         if self._inside is None:
             self._inside = self._make()
         return self._inside
 
     def below(self, name: str) -> "Shape":
-        """The shape of a field; FREE where there is none of that name."""
+        """Return the shape of a field; FREE if it is unknown."""
         inside = self.inside
         return inside.fields.get(name) or inside.rest or FREE
 
     @property
     def item(self) -> "Shape":
-        """The shape of the items of a list."""
+        """The shape of list items."""
         return self.inside.item or FREE
 
     def knows(self, name: str) -> bool:
-        """Whether there may be a field of that name."""
+        """Report whether a field is allowed."""
         return name in self.inside.fields or self.inside.rest is not None
 
 
@@ -68,12 +68,12 @@ def _inside_free() -> Inside:
     return Inside({}, FREE, FREE)
 
 
-#: Mappings are merged, lists are one thing, and anything may be in them.
+#: Unknown structure: mappings are merged, lists are atomic, all fields are allowed.
 FREE: Final = Shape({}, _inside_free)
 
 
 def shape_of_kind(info: ServedKind, version: str) -> Shape:
-    """The shape of the objects of a kind that batchyard has, in one of its versions."""
+    """Return the shape of a built-in kind in one of its versions."""
     return _of_type(scope_for(info, version), info.kind)
 
 
@@ -96,12 +96,12 @@ def _inside_field(scope: Scope, field: Field) -> Inside:
 
 
 def metadata_shape() -> Shape:
-    """The shape of the metadata of objects."""
+    """Return the shape of object metadata."""
     return _of_type(scope(NATIVE), "ObjectMeta")
 
 
 def shape_of_schema(schema: Mapping[str, Any], metadata: Shape = FREE) -> Shape:
-    """The shape that a structural schema of a CustomResourceDefinition describes; `metadata` is that of its objects."""
+    """Return the shape of a structural schema of a custom kind; `metadata` is the shape of its metadata."""
     return Shape({}, lambda: Inside({**_fields_of(schema), "metadata": metadata}, _rest_of(schema)))
 
 

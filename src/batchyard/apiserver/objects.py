@@ -1,4 +1,4 @@
-"""Where the API's objects are: what its parts need of the store's client, and no more."""
+"""Access to stored objects: the part of the store's client that the API server uses."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,21 +8,21 @@ from batchyard.interfaces.client import Write, WriteResult
 
 
 class Found(Protocol):
-    """The objects, to look at."""
+    """Read access to the objects."""
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name; the list never changes."""
+        """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
 
 
 class Objects(Found, Protocol):
-    """The objects, to look at and to write."""
+    """Read and write access to the objects."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Do one write now; in a dry run all but keep it."""
+        """Execute one write synchronously; a dry run does everything except storing."""

@@ -1,4 +1,4 @@
-"""What a request asks of its write beside the object: dry runs, strictness, who writes.
+"""Request options: dry run, field validation, field manager, deletion and list options.
 
 Source: k8s.io/apimachinery, pkg/apis/meta/v1/{types.go,validation/validation.go}.
 """
@@ -23,31 +23,31 @@ _OF_METHODS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": 
 
 
 class WriteOptions(NamedTuple):
-    """Of a create, an update or a patch."""
+    """The options of a create, update or patch."""
 
     dry_run: bool
-    #: What becomes of fields that are not known or there twice: Strict, Warn or Ignore.
+    #: The handling of unknown and duplicate fields: Strict, Warn or Ignore.
     validation: str
-    #: Who cares for the fields that are written.
+    #: The field manager.
     manager: str
-    #: Whether an apply takes fields from those who care for them.
+    #: Whether an apply overrides conflicts.
     force: bool
-    #: Who asks.
+    #: The requesting user.
     user: User
 
 
 class DeleteOptions(NamedTuple):
-    """Of a delete."""
+    """The options of a delete."""
 
     dry_run: bool
     grace: int | None
-    #: None: as is usual for the kind.
+    #: None: the default of the kind.
     propagation: Propagation | None
     uid: str | None
     resource_version: str | None
 
     def unmet(self, stored: Obj) -> str:
-        """Which precondition an object does not meet, in words; nothing if it meets all."""
+        """Describe the first precondition that an object does not meet; '' if it meets all."""
         found = stored["metadata"]
         wanted = (
             ("UID", self.uid, found["uid"], "deleted and then recreated"),
@@ -61,7 +61,7 @@ class DeleteOptions(NamedTuple):
 
 
 def write_options(request: Request, content_type: str = "") -> WriteOptions:
-    """The options of a request; Refused where they are none."""
+    """Parse the options of a request. Raises Refused if they are invalid."""
     query = request.query
     faults = [*_faults(request, content_type)] if query or content_type == APPLY else []
     if faults:
@@ -95,9 +95,9 @@ def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
 
 
 def delete_options(request: Request, body: Any) -> DeleteOptions:
-    """The options of a delete, from its body, else its query; Refused where they are none."""
+    """Parse the options of a delete from its body, else its query. Raises Refused if they are invalid."""
     if not isinstance(body, Mapping):
-        raise bad_request("the body of the request is no DeleteOptions")
+        raise bad_request("the request body is not a DeleteOptions")
     asked: dict[str, Any] = {
         name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
@@ -106,10 +106,10 @@ def delete_options(request: Request, body: Any) -> DeleteOptions:
     given = {name: value for name, value in {**asked, **body}.items() if value is not None}
     dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
     if not isinstance(dry_run, list) or not isinstance(conditions, Mapping):
-        raise bad_request("the body of the request is no DeleteOptions")
+        raise bad_request("the request body is not a DeleteOptions")
     uid, resource_version = conditions.get("uid"), conditions.get("resourceVersion")
     if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
-        raise bad_request("the body of the request is no DeleteOptions")
+        raise bad_request("the request body is not a DeleteOptions")
     if faults := [*_dry_run_faults(dry_run), *_propagation_faults(given)]:
         raise _invalid("DeleteOptions", faults)
     return DeleteOptions(
@@ -138,11 +138,11 @@ def _propagation(given: Mapping[str, Any]) -> Propagation | None:
 
 
 def _grace(value: Any) -> int | None:
-    """Seconds of grace; less than none is one second, as Kubernetes has it."""
+    """Return the grace period in seconds; negative values mean one second, as in Kubernetes."""
     if value is None:
         return None
     if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:
-        raise bad_request(f"gracePeriodSeconds is no number of seconds: {value}")
+        raise bad_request(f"gracePeriodSeconds is not a number of seconds: {value}")
     return 1 if int(value) < 0 else int(value)
 
 
@@ -154,7 +154,7 @@ def _invalid(kind: str, faults: list[FieldError]) -> Refused:
 
 # --- list options ---
 #
-# Which options of lists and watches go together.
+# Validation of list and watch options.
 #
 # Sources: k8s.io/apimachinery, pkg/apis/meta/internalversion/validation; k8s.io/apiserver, pkg/storage/interfaces.go.
 
@@ -167,7 +167,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def check_list_options(request: Request) -> None:
-    """Refused where a list is asked for with options that it cannot have."""
+    """Raise Refused if the options of a list are invalid."""
     query = request.query
     timeout_of(request)
     _check(_faults_of_list(query))
@@ -176,26 +176,26 @@ def check_list_options(request: Request) -> None:
 
 
 def check_watch_options(request: Request) -> None:
-    """Refused where a watch is asked for with options that it cannot have."""
+    """Raise Refused if the options of a watch are invalid."""
     timeout_of(request)
     _check(_faults_of_watch(request.query))
 
 
 def timeout_of(request: Request) -> int:
-    """After how many seconds it is to end, be it less than none; 0: nothing is said. Refused if it is no number."""
+    """Return the timeout in seconds, possibly negative; 0 if unset. Raises Refused if it is not a number."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER.fullmatch(text):
-        raise bad_request(f'timeoutSeconds: "{text}" is no number')
+        raise bad_request(f'timeoutSeconds: "{text}" is not a number')
     return int(text)
 
 
 def limit_of(request: Request) -> int:
-    """How many objects are asked for at most; none: all. Refused where it is no number."""
+    """Return the maximum number of objects; 0 for all. Raises Refused if it is not a number."""
     text = request.query.get("limit", "")
     if not text:
         return 0
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'limit: "{text}" is no number')
+        raise bad_request(f'limit: "{text}" is not a number')
     return max(0, int(text))
 
 

@@ -1,4 +1,4 @@
-"""Requests, responses and errors as values: what lies between the wire and the registry."""
+"""Requests, responses and errors as values, between transport and registry."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,13 +9,13 @@ from batchyard.apiserver.auth.authentication import ANONYMOUS, User
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
-#: Between the values of a header that was sent more than once; none can hold it.
+#: Joins the values of a repeated header; header values cannot contain it.
 SEPARATOR: Final = "\n"
 _FALSE: Final = frozenset({"false", "0"})
 
 
 class Request(NamedTuple):
-    """One request. Names of headers are in lower case; of a query parameter given twice the first counts."""
+    """A request. Header names are in lower case; of repeated query parameters the first value is used."""
 
     method: str
     path: str
@@ -23,61 +23,61 @@ class Request(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
     user: User = ANONYMOUS
-    #: The address it came from.
+    #: The client address.
     source: str = ""
-    #: All that its query says, in order.
+    #: All query parameters in order, including repeated ones.
     said: tuple[tuple[str, str], ...] = ()
 
     def made_by(self, user: User) -> "Request":
-        """The request as that of another user."""
+        """Return the request with another user."""
         return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source, self.said)
 
     def saying(self, body: bytes) -> "Request":
-        """The request with its body."""
+        """Return the request with a body."""
         return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source, self.said)
 
     def all_of(self, name: str) -> list[str]:
-        """All values of a query parameter that may be given several times."""
+        """Return all values of a repeatable query parameter."""
         return [value for key, value in self.said if key == name]
 
     def flag(self, name: str) -> bool:
-        """Whether a query parameter is there and does not say false, as Kubernetes' runtime/conversion.go reads it."""
+        """Report whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""
         value = self.query.get(name)
         return value is not None and value.lower() not in _FALSE
 
 
 class Response(NamedTuple):
-    """The answer: its status code and the object that is its body."""
+    """A response: status code, and an object as body."""
 
     code: int
     body: Any
     warnings: tuple[str, ...] = ()
     content_type: str = JSON
-    #: After how many seconds to ask again.
+    #: The Retry-After header in seconds.
     retry_after: int | None = None
-    #: What else its head says: names in lower case, and values.
+    #: Further headers: names in lower case, and values.
     headers: tuple[tuple[str, str], ...] = ()
-    #: The annotations of its audit event.
+    #: The annotations of the audit event.
     annotations: Mapping[str, str] = MappingProxyType({})
 
 
-#: Kubernetes answers so, and clients make a Status of it that names what they asked for.
+#: As in Kubernetes; clients convert it to a Status that names the requested object.
 NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=TEXT)
 
 
-class Refused(Exception):  # noqa: N818 - as a person would say it
-    """The request is refused, as a Status of reason and code; details as `metav1.StatusDetails` has them."""
+class Refused(Exception):  # noqa: N818 - named after the outcome
+    """The request is rejected with a Status of this code and reason; `details` as in `metav1.StatusDetails`."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.details = details or {}
-        #: The annotations of its audit event.
+        #: The annotations of the audit event.
         self.annotations: Mapping[str, str] = {}
 
     def response(self) -> Response:
-        """The Status that says so."""
+        """Return the Status as a response."""
         status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         status |= {"message": str(self), "reason": self.reason}
         if self.details:
@@ -88,17 +88,17 @@ class Refused(Exception):  # noqa: N818 - as a person would say it
 
 
 def bad_request(message: str) -> Refused:
-    """The request cannot be understood."""
+    """Return a 400 error for a malformed request."""
     return Refused(400, "BadRequest", message)
 
 
 def method_not_allowed() -> Refused:
-    """What is at that path takes no such request."""
+    """Return a 405 error."""
     return Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
-    """Faults as the causes of a Status; the reason is what the problem begins with, in one word."""
+    """Convert field errors to causes of a Status; the start of the problem determines the reason."""
     return [
         {"reason": _reason_of(fault.problem), "message": fault.problem, "field": fault.path or "<nil>"}
         for fault in faults

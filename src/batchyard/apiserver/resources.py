@@ -1,7 +1,7 @@
-"""What is served: each resource with what makes its kind another than the rest.
+"""The served resources, with the strategy of each kind, and API paths.
 
-The kinds that batchyard has are served from the start. Those of CustomResourceDefinitions come and go while it runs;
-whoever keeps something that follows from what is served asks `edition` whether it has changed.
+Built-in kinds are served from the start. Kinds of CustomResourceDefinitions change at runtime, so caches compare
+`edition` to detect changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,63 +23,62 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 
 
 class Strategy(Protocol):
-    """What is true of one kind alone."""
+    """The kind-specific logic of a resource."""
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """An object as it was sent, complete and in its storage version; or what is wrong with it.
+        """Decode an object into its storage version with defaults; or return its errors.
 
-        `sound` is one in the storage version that was decoded before: the very same parts of it still are.
+        `sound` is an object in the storage version that was decoded before: parts shared with it are valid.
         """
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """An object that is to take the place of a stored one, with what clients cannot change as it was."""
+        """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+        """Return a stored object in a served version, with times in whole seconds."""
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """The same with its times as they are stored, where it is compared and not shown."""
+        """Convert a stored object without rounding times, for comparison."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """What may not come to be, beyond what decoding says; Refused where nothing of this kind may."""
+        """Return the validation errors of a new object beyond decoding. Raises Refused if creation is not allowed."""
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of a stored object."""
+        """Return the validation errors of an update."""
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of the status of a stored object."""
+        """Return the validation errors of a status update."""
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table in a version, those of `-o wide` too."""
+        """Return the table columns in a version, including those of `-o wide`."""
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of a stored object, one for each column."""
+        """Return the table cells of a stored object."""
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+        """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
 
 
 Guard: TypeAlias = Callable[[User, Obj, Obj | None], None]
-"""Asked before an object is written for a user, in the place of an old one if there is one, beyond whether he may write
-such objects; Refused where he may not."""
+"""Checks a write of a new or changed object for a user, beyond authorization; raises Refused to deny it."""
 
 
 class Answer(NamedTuple):
-    """Who answers, where what is sent and answered is no stored object: a review, a token, an eviction."""
+    """The handlers of a subresource or virtual resource, such as reviews, tokens and evictions."""
 
     group: str
     version: str
     kind: str
-    #: What each HTTP method calls: with the request, and the namespace and name in its path.
+    #: Handlers by HTTP method, called with the request, and the namespace and name of its path.
     methods: Mapping[str, Callable[[Request, str, str], Reply]]
-    #: Whether more of a path may follow.
+    #: Whether the path may continue after the subresource.
     takes_path: bool = False
-    #: A verb that is needed besides that of the method.
+    #: A verb that is required in addition to that of the method.
     needs: str = ""
 
     @property
     def verbs(self) -> list[str]:
-        """The verbs of its methods."""
+        """The verbs of the methods."""
         return [_VERBS[method] for method in self.methods]
 
 
@@ -88,86 +87,87 @@ def _free(_version: str) -> Shape:
 
 
 def no_misfit(_sent: Mapping[str, Any]) -> str | None:
-    """Nothing is said."""
+    """Return None: the kind has no Go decoding errors."""
     return None
 
 
 class Resource(NamedTuple):
-    """A resource that is served."""
+    """A served resource."""
 
     info: ServedKind
     strategy: Strategy
-    #: Parts of its objects that have paths of their own, `status` among them.
+    #: Stored subresources, such as `status`.
     subresources: tuple[str, ...] = ()
-    #: Parts of its objects that are answered by a function; at '' the resource itself, where it has no objects.
+    #: Subresources answered by functions; '' for a virtual resource without objects.
     answers: Mapping[str, Answer] = {}
     guard: Guard | None = None
-    #: The shape of its objects in a version: what is merged how, and which fields there are.
+    #: The merge schema of the objects in a version.
     shape: Callable[[str], Shape] = _free
-    #: Whether it is of Kubernetes itself: it takes strategic patches, and updates that name no resourceVersion.
+    #: Whether the kind is native to Kubernetes: it accepts strategic merge patches, and updates without
+    #: resourceVersion.
     is_native: bool = False
-    #: What is said of an object with a value of a wrong type before anything else is looked at; None if nothing is.
+    #: Returns the decoding error of a value with a wrong type, checked first; None if all fit.
     misfit: Callable[[Mapping[str, Any]], str | None] = no_misfit
-    #: Whether its strategy drops unknown fields without a word, so that they are looked for before.
+    #: Whether the strategy drops unknown fields silently, so that they must be detected before.
     drops_unknown: bool = False
-    #: Whether a new object keeps the status that it is sent with.
+    #: Whether a new object keeps the sent status.
     is_born_with_status: bool = False
-    #: Whether a delete returns the object; else it returns a Status.
+    #: Whether a delete returns the object instead of a Status.
     returns_deleted: bool = False
-    #: Whether the platform provides objects of it that a client takes over by creating or applying one of that name.
+    #: Whether a client can take over a provided object by creating or applying one of the same name.
     is_adoptable: bool = False
-    #: Whether many of its objects can be deleted at once.
+    #: Whether deletecollection is supported.
     deletes_together: bool = True
-    #: What becomes of dependents where a delete does not say, and what whoever deletes is then told.
+    #: The default propagation policy, and the warning if a delete relies on it.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""
 
     @property
     def has_typed_items(self) -> bool:
-        """Whether the items of its lists carry `apiVersion` and `kind`: those of custom resources do."""
+        """Whether list items carry `apiVersion` and `kind`, as those of custom resources do."""
         return not self.is_native and "" not in self.answers
 
     @property
     def title(self) -> str:
-        """The resource as messages name it: `jobs.batch`, or `pods` in the core group."""
+        """The resource in messages: `jobs.batch`, or `pods` in the core group."""
         return f"{self.info.plural}.{self.info.group}" if self.info.group else self.info.plural
 
     @property
     def group_kind(self) -> str:
-        """The kind as messages name it: `Job.batch`, or `Pod` in the core group."""
+        """The kind in messages: `Job.batch`, or `Pod` in the core group."""
         return f"{self.info.kind}.{self.info.group}" if self.info.group else self.info.kind
 
 
 class Resources:
-    """All that is served, by group, version and plural."""
+    """All served resources, by group, version and plural."""
 
     def __init__(self, built_in: Iterable[Resource]) -> None:
         self._built_in = list(built_in)
         self._all = list(self._built_in)
         self._by_path = _by_path(self._all)
         self._scopes = _scopes(self._all)
-        #: Counts how often what is served has changed.
+        #: Incremented when the served resources change.
         self.edition = 0
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """The resource at a path; None if there is none."""
+        """Return the resource at a path; None if there is none."""
         return self._by_path.get((group, version, plural))
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
-        """Whether objects of a kind have namespaces; None if it is not served."""
+        """Report whether objects of a kind have namespaces; None if the kind is not served."""
         return self._scopes.get((api_version, kind))
 
     def all(self) -> Sequence[Resource]:
-        """All resources, the built-in ones first."""
+        """Return all resources, the built-in ones first."""
         return self._all
 
     def serve_always(self, resource: Resource) -> None:
-        """Serve one more built-in resource."""
+        """Add a built-in resource."""
         self._built_in.append(resource)
         self.serve_also(())
 
     def serve_also(self, further: Iterable[Resource]) -> None:
-        """Serve these besides the built-in ones, instead of those that were served besides them before."""
+        """Replace the resources that are served in addition to the built-in ones."""
         self._all = [*self._built_in, *further]
         self._by_path = _by_path(self._all)
         self._scopes = _scopes(self._all)
@@ -175,7 +175,7 @@ class Resources:
 
 
 def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
-    """Resources by path; of two at the same the first counts."""
+    """Index resources by path; of two with the same path the first is used."""
     found: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         info = resource.info
@@ -185,13 +185,13 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
 
 
 def _scopes(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
-    """Whether kinds have namespaces, by `apiVersion` and `kind`."""
+    """Return whether kinds are namespaced, by `apiVersion` and `kind`."""
     infos = [resource.info for resource in resources]
     return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
 
 
 def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, Answer]) -> list[Resource]:
-    """The resources, of which one kind's objects have parts that are answered so."""
+    """Return the resources, with subresources added to one kind."""
     return [
         resource._replace(answers={**resource.answers, **answers}) if resource.info.constant == kind else resource
         for resource in resources
@@ -200,35 +200,35 @@ def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str,
 
 # --- paths ---
 #
-# What a path of the API means: a group's version, a resource, a namespace, a name, a subresource.
+# API paths: group, version, resource, namespace, name, subresource.
 #
 # Source: k8s.io/apiserver, pkg/endpoints/request/requestinfo.go.
 
 
 class ResourcePath(NamedTuple):
-    """The path of a resource, or of one object of it, or of a part of that."""
+    """The path of a resource, an object or a subresource."""
 
     resource: Resource
     version: str
     namespace: str
     name: str
     subresource: str
-    #: The version asked for, as objects say it.
+    #: The requested version as in `apiVersion`.
     api_version: str
 
     @property
     def info(self) -> ServedKind:
-        """The kind of the objects there."""
+        """The kind of the objects at the path."""
         return self.resource.info
 
     @property
     def answer(self) -> Answer | None:
-        """Who answers here, where that is not the registry."""
+        """The handlers of the path, if the registry does not serve it."""
         return self.resource.answers.get(self.subresource)
 
 
 def resource_at(resources: Resources, path: str) -> ResourcePath | None:
-    """What resource a path names; None if it names none."""
+    """Parse an API path; None if it names no served resource."""
     parts = path.strip("/").split("/")
     if not all(parts):
         return None
@@ -240,7 +240,7 @@ def resource_at(resources: Resources, path: str) -> ResourcePath | None:
 
 
 def part_at(path: str) -> str:
-    """The part of an object that a path names by where it stands, whether there is one or not; '' if it names none."""
+    """Return the subresource at its position in a path, whether it is served or not; '' if there is none."""
     parts = path.strip("/").split("/")
     begin = {"api": 2, "apis": 3}.get(parts[0])
     if begin is None or len(parts) <= begin:
@@ -250,14 +250,14 @@ def part_at(path: str) -> str:
 
 
 def _namespace_in(parts: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
-    """The namespace that the rest of a path begins with, '' if there is none, and what follows."""
+    """Return the namespace at the start of path segments, or '', and the segments after it."""
     if parts[0] == "namespaces" and len(parts) > 2 and not (is_core and parts[2] in {"status", "finalize"}):
         return parts[1], parts[2:]
     return "", parts
 
 
 def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
-    """What the rest of a path names in a group's version."""
+    """Parse the path segments after group and version."""
     group, version = of
     namespace, parts = _namespace_in(parts, is_core=not group)
     found = resources.find(group, version, parts[0])

@@ -1,4 +1,4 @@
-"""Answers that go on: what the wire needs to know of them."""
+"""Streaming and asynchronous responses, as the transport handles them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,71 +9,71 @@ from batchyard.interfaces.containers import ByteStream, Ending, ProcessSession, 
 
 
 class Ongoing(Protocol):
-    """An answer that goes on until it is over, or its client goes."""
+    """A streamed response, which ends by itself or when its client disconnects."""
 
     is_over: bool
     on_news: Callable[[], None]
-    """Called when there is something to take."""
+    """Called when data is available."""
 
     @property
     def content_type(self) -> str:
-        """What it is made of."""
+        """The media type."""
 
     @property
     def times_out(self) -> bool:
-        """Whether its client comes again when it ends after a while."""
+        """Whether the client reconnects when the response ends after a timeout."""
 
     def take(self) -> Iterable[Any]:
-        """All that waits, false where nothing does: texts as bytes, and values, each of which is a line of JSON."""
+        """Take the buffered data, empty if there is none: bytes as text, other values as lines of JSON."""
 
     def mark(self) -> None:
-        """Tell how far it has come, where its client wants to know; asked now and then."""
+        """Send a bookmark or keep-alive if the client requested it; called periodically."""
 
     def end(self) -> None:
-        """Tell what waits, and no more."""
+        """End the response after the buffered data."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Upgrade:
-    """What a connection is to be from now on."""
+    """The protocol to which a connection is upgraded."""
 
-    #: `websocket` or `SPDY/3.1`, and what is spoken over it.
+    #: `websocket` or `SPDY/3.1`; `protocol` is the subprotocol.
     to: str
     protocol: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Command:
-    """An answer that is a conversation with a process."""
+    """A response that is a session with a process."""
 
     upgrade: Upgrade
     streams: Streams
     open: Callable[[Talker], ProcessSession]
-    #: The Status that tells how it ended.
+    #: Returns the Status for the end of the session.
     status: Callable[[Ending], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Forwarding:
-    """An answer that is conversations with ports of a pod."""
+    """A response that forwards ports of a pod."""
 
     upgrade: Upgrade
-    #: The ports that the request names, where its protocol wants that.
+    #: The ports in the request, if its protocol requires them.
     ports: Sequence[int]
     connect: Callable[[int, Talker], ByteStream]
-    #: Why there is none with a port, in the words for whoever wants it.
+    #: Returns the error message for a port that cannot be reached.
     failure: Callable[[int, Ending], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Later:
-    """An answer that is worked out elsewhere, while others are answered."""
+    """A response that is computed asynchronously."""
 
-    #: Calls back once with the answer, never from within.
+    #: Registers a callback, which is called once with the response, never from within.
     then: Callable[[Callable[[Response], None]], None]
 
 
 Conversation: TypeAlias = Command | Forwarding
 Begun: TypeAlias = Response | Ongoing | Conversation
-"""What a client can be sent now."""
+"""A response that can be sent immediately."""
 Reply: TypeAlias = Begun | Later

@@ -1,4 +1,4 @@
-"""Which objects a list or a watch is about: label and field selectors as the query has them.
+"""Label and field selectors of lists and watches.
 
 Source: k8s.io/apimachinery, pkg/fields/selector.go.
 """
@@ -16,10 +16,10 @@ from batchyard.apiserver.request import Refused, Request, bad_request
 
 # --- label selectors ---
 #
-# Label selectors as a query has them, in one line. Source: k8s.io/apimachinery, pkg/labels/selector.go.
+# Label selectors in query form. Source: k8s.io/apimachinery, pkg/labels/selector.go.
 
 
-#: A sign, or a word: whatever has no sign and no space in it.
+#: An operator, or a word without operators and spaces.
 _TOKEN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
 _SIGNS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
 _OF_ONE: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
@@ -30,7 +30,7 @@ _OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
 
 
 def requirements_of(text: str) -> tuple[Requirement, ...]:
-    """All that a label selector demands; Refused if it cannot be read."""
+    """Parse the requirements of a label selector. Raises Refused if it is malformed."""
     words = iter([*_TOKEN.findall(text), ""])
     found: list[Requirement] = []
     word = next(words)
@@ -48,7 +48,7 @@ def requirements_of(text: str) -> tuple[Requirement, ...]:
 
 
 def _requirement(word: str, words: Iterator[str]) -> tuple[Requirement, str]:
-    """A requirement that begins with a word, and the word after it."""
+    """Parse a requirement that starts with a word; return it and the word after it."""
     is_denied = word == "!"
     key = next(words) if is_denied else word
     if key in _SIGNS:
@@ -72,7 +72,7 @@ def _requirement(word: str, words: Iterator[str]) -> tuple[Requirement, str]:
 
 
 def _values(words: Iterator[str]) -> Iterator[str]:
-    """The values in brackets; where none is between two signs, it is the empty one."""
+    """Yield the values in parentheses; an empty value between separators counts too."""
     if (word := next(words)) != "(":
         raise _unread(f"found '{word}' expected: '('")
     before, word = ",", next(words)
@@ -106,12 +106,12 @@ def _unread(problem: str) -> Refused:
 
 
 _TERM: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
-#: The terms of a field selector; what a backslash escapes ends none of them.
+#: The terms of a field selector; an escaped comma does not separate terms.
 _TERMS: Final = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\([\\,=])")
 _UNESCAPED: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
 
-#: The fields of kinds that can be selected by, beside name and namespace.
+#: Selectable fields by kind, besides name and namespace.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD: (
         "spec.nodeName",
@@ -135,13 +135,13 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-#: How `events.k8s.io` names them. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
+#: The names in `events.k8s.io`. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
 _FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
     field.replace("involvedObject", "regarding").replace("reportingComponent", "reportingController"): field
     for field in _FIELDS[scheme.EVENT]
 }
 
-#: What fields are that are not told.
+#: The values of absent fields.
 _UNTOLD: Final = {
     "spec.hostNetwork": "false",
     "spec.type": "ClusterIP",
@@ -152,7 +152,7 @@ _UNTOLD: Final = {
 
 
 class LabelTerms:
-    """The requirements of a label selector, sorted so that one operation checks all of the same kind.
+    """The requirements of a label selector, grouped so that one set operation checks all of the same kind.
 
     A selector may have thousands of terms and is compared with every object of a list.
     """
@@ -178,7 +178,7 @@ class LabelTerms:
                     self._others.append(each._replace(values=tuple(dict.fromkeys(each.values))))
 
     def match(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet all requirements."""
+        """Report whether labels meet all requirements."""
         keys, items = labels.keys(), labels.items()
         return (
             self._equal <= items
@@ -190,7 +190,7 @@ class LabelTerms:
 
 
 class Selection(NamedTuple):
-    """Label selectors and field selectors, all of which must hold."""
+    """Label and field selectors, all of which must match."""
 
     labels: LabelTerms
     fields: tuple[tuple[str, bool, str], ...]
@@ -201,20 +201,20 @@ class Selection(NamedTuple):
         return self.labels.is_empty and not self.fields
 
     def accepts(self, obj: Obj) -> bool:
-        """Whether an object is selected."""
+        """Report whether an object is selected."""
         if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
             return False
         return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
 
 
 def selection_of(request: Request, info: ServedKind) -> Selection:
-    """What a request selects of a kind; Refused if it cannot be read."""
+    """Parse the selectors of a request for a kind. Raises Refused if they are malformed."""
     labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 
 def name_selected(request: Request) -> str:
-    """The one name that objects must have to be selected; nothing where they may have others."""
+    """Return the name that the field selector requires; '' if it does not determine one."""
     for term in _TERMS.findall(request.query.get("fieldSelector", "")):
         found = _TERM.fullmatch(term)
         if found is not None and found[1] == "metadata.name" and found[2] != "!=":
@@ -237,7 +237,7 @@ def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]
 
 
 def _known_fields(info: ServedKind) -> Mapping[str, str]:
-    """The names that a kind's fields have for who selects by them, each with its place in what is stored."""
+    """Return the selectable fields of a kind: names in selectors to paths in stored objects."""
     if info.group == "events.k8s.io":
         own = _FIELDS_OF_EVENTS
     else:
@@ -246,12 +246,12 @@ def _known_fields(info: ServedKind) -> Mapping[str, str]:
 
 
 def _field(obj: Obj, path: str) -> str:
-    """The value of a field as selectors compare it."""
+    """Return the value of a field as selectors compare it."""
     value: Any = obj
     if path == "status.successful" and group_kind(obj) == scheme.JOB:
         path = "status.succeeded"
     if path == "source":
-        # Source: Kubernetes's pkg/registry/core/event/strategy.go: newer clients leave the older field out.
+        # Source: Kubernetes's pkg/registry/core/event/strategy.go: newer clients omit the older field.
         return _field(obj, "source.component") or _field(obj, "reportingComponent")
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""The API: a request in, a response or a watch out. Nothing here knows of sockets."""
+"""The API server: from a request to a response or a watch, independent of sockets."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,19 +20,19 @@ from batchyard.apiserver.responses import Later, Reply
 from batchyard.apiserver.status_errors import conflict
 from batchyard.base.instant import Instant
 
-#: What client-go asks for as a message, and kubectl too, of kinds that nobody patches, such as List.
+#: The OpenAPI v2 protobuf media types that client-go requests, and kubectl for kinds without patches such as List.
 _OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _OPENAPI_GIVEN: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 Foresee: TypeAlias = Callable[[Request, ResourcePath, Response], Reply]
-"""The answer to a dry run that was no refusal, with what it would do."""
-#: Of these it is told what a change would do.
+"""Returns the response to a successful dry run, with its predicted effects."""
+#: The kinds whose dry runs report predicted effects.
 _FORESEEN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
 )
 
 
 class ApiServer:
-    """See the module."""
+    """The API server: routes requests to handlers after authentication and authorization, and audits them."""
 
     def __init__(
         self,
@@ -57,40 +57,40 @@ class ApiServer:
         self._prefixes: dict[str, Callable[[Request], Reply]] = {}
 
     def tell_at(self, path: str, document: Callable[[], Any]) -> None:
-        """Tell something more of the server, to those who may get that path."""
+        """Serve a JSON document at a path, to users who are authorized for it."""
         self._documents[path] = lambda _: Response(200, document())
 
     def answer_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
-        """Answer whoever may get that path."""
+        """Serve a path with a handler, for users who are authorized for it."""
         self._documents[path] = answer
 
     def put_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
-        """Let users with the verb `put` on a path change what is there."""
+        """Serve PUT requests at a path, for users with the verb `put` on it."""
         self._puts[path] = answer
 
     def foresee_with(self, foresee: Foresee) -> None:
-        """Have somebody tell, in answers to dry runs of queues, what the change would do."""
+        """Report predicted effects in responses to dry runs of queue objects."""
         self._foresee = foresee
 
     def work_out_with(self, apart: Apart) -> None:
-        """Have large writes worked out apart from this thread."""
+        """Prepare large writes outside this thread."""
         self._apart = apart
 
     def answer_below(self, prefix: str, answer: Callable[[Request], Reply]) -> None:
-        """Let somebody answer all that is read below a prefix, to those who may get that path."""
+        """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
         self._prefixes[prefix] = answer
 
     def known(self, request: Request) -> Request:
-        """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
+        """Authenticate a request before its body is read. Raises Refused if authentication fails."""
         return self._access.authenticated(request)
 
     def begins_watch(self, request: Request) -> bool:
-        """Whether a request that asks for a watch gets one: of what has a name it is a get, and no write is one."""
+        """Report whether a request with `watch` is a watch; for named objects and writes it is not."""
         path = resource_at(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
     def handle(self, request: Request) -> Reply:
-        """Answer a request; a defect of ours is noted, and goes on to whoever asked."""
+        """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
         known = acting = request
         path, answer = None, None
         try:
@@ -108,7 +108,7 @@ class ApiServer:
         )
 
     def _noted_later(self, later: Later, audited: Audited) -> Later:
-        """An answer that is noted once it is there."""
+        """Audit a response when it is available."""
 
         def noted(told: Callable[[Response], None], response: Response) -> None:
             self._audit(audited._replace(answer=response))
@@ -147,13 +147,13 @@ class ApiServer:
         return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
 
     def _takes_long(self, request: Request, path: ResourcePath) -> bool:
-        """Whether a write is large, or one of a large object. Neither is true of a deletion, whose body is small."""
+        """Report whether a write is large or changes a large object; deletions never count."""
         if len(request.body) > SMALL_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._registry.is_about_large(path)
 
     def _worked_out_apart(self, request: Request, path: ResourcePath, form: Form, apart: Apart) -> Later:
-        """The answer to a large write: it is worked out apart, again where its object has changed meanwhile."""
+        """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
         user, work = request.user, partial(encoded, partial(self._registry.prepare, request, path))
 
         def finish(told: Callable[[Response], None], attempt: int, sent: bytes | Refused) -> None:
@@ -174,7 +174,7 @@ class ApiServer:
         return Later(waiting.append)
 
     def _stored(self, sent: bytes | Refused, path: ResourcePath, *, is_last: bool) -> Response | None:
-        """Store what was worked out apart; None where its object has changed meanwhile, and it is not the last try."""
+        """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
         prepared = decoded(sent)
         if self._registry.is_current(prepared, path):
             answer = _with_deprecation(self._registry.do(prepared, path), path)
@@ -185,7 +185,7 @@ class ApiServer:
         return None
 
     def _about_the_server(self, request: Request) -> Reply:
-        """What is served, and how it is."""
+        """Serve paths that name no resource: documents, health, OpenAPI and discovery."""
         if request.method == "PUT" and request.path in self._puts:
             return self._puts[request.path](request)
         if request.method not in {"GET", "HEAD"}:
@@ -211,20 +211,20 @@ class ApiServer:
 
 
 def _check_small(request: Request, path: ResourcePath | None) -> None:
-    """Refuse a large body where no object is sent."""
+    """Raise Refused for a large body on a path that does not store an object."""
     is_object = path is not None and path.answer is None and request.method != "DELETE"
     if len(request.body) > SMALL_MAX and not is_object:
         raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
 
 
 def _is_trial(request: Request, path: ResourcePath) -> bool:
-    """Whether it writes an object of which it is told what it would do, and only tries it."""
+    """Report whether a request is a dry run with predicted effects."""
     is_tried = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_tried and not path.subresource and path.info.constant in _FORESEEN
 
 
 def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:
-    """An answer about a version that is deprecated says so."""
+    """Add the deprecation warning of the version to a response."""
     if path is None or path.version not in path.info.deprecated_versions or not isinstance(answer, Response):
         return answer
     told = path.info.deprecation
@@ -232,5 +232,5 @@ def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:
 
 
 def _health(check: str) -> str:
-    """A health check in words: who answers it is well."""
+    """Return the verbose text of a health check, which always passes."""
     return f"[+]ping ok\n{check} check passed\n"

@@ -1,4 +1,4 @@
-"""Refusals in the words of the API server. Source: k8s.io/apimachinery, pkg/api/errors."""
+"""API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,9 +10,9 @@ from batchyard.interfaces.client import Create, Write
 
 
 def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
-    """An error of a write in the words of the API."""
+    """Convert an error of a write to an API error."""
     match error:
-        case NotFound() if isinstance(write, Create):  # what a new object needs is its Namespace
+        case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
             about = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
             return Refused(404, "NotFound", str(error), about)
         case NotFound():
@@ -29,7 +29,7 @@ def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Ref
 
 
 def not_found(path: ResourcePath) -> Refused:
-    """There is no such object."""
+    """Return the 404 error of a missing object."""
     return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
 
 
@@ -37,13 +37,13 @@ _MODIFIED: Final = "the object has been modified; please apply your changes to t
 
 
 def conflict(path: ResourcePath, name: str, told: str = _MODIFIED) -> Refused:
-    """The object is not the one that was meant, or no longer as it was."""
+    """Return the 409 error of a changed object or an unmet precondition."""
     message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
     return Refused(409, "Conflict", message, details(path, name))
 
 
 def invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
-    """The object breaks rules: the API's own, or else those of a webhook, which looks at what has passed."""
+    """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
     faults = tuple(fault for fault in error.faults if not fault.webhook)
     if error.faults and not faults:
         told = _listed(error.faults)
@@ -60,6 +60,6 @@ def _listed(faults: Sequence[FieldError]) -> str:
 
 
 def details(path: ResourcePath, name: str) -> dict[str, str]:
-    """The details of a Status about an object."""
+    """Return the details of a Status about an object."""
     told = {"name": name, "group": path.info.group, "kind": path.info.plural}
     return {field: value for field, value in told.items() if value}

@@ -1,4 +1,4 @@
-"""Resources whose objects are worked out of others when somebody asks: read, listed, never written or watched."""
+"""Virtual resources: objects computed on request, which support get and list only."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -18,18 +18,18 @@ from batchyard.base.instant import Instant
 
 # --- unstored ---
 #
-# Resources of which nothing is stored: what is asked of them is answered by functions.
+# Resources without stored objects, whose requests are answered by functions.
 
 
 class Unstored(BuiltIn):
-    """The strategy of a kind that has no objects: all there is to it is its schema."""
+    """The strategy of a kind without stored objects: only its schema."""
 
     def __init__(self, info: ServedKind) -> None:
         super().__init__(info.constant)
         self._info = info
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema in a version, as OpenAPI has it: fields are looked at when it is answered."""
+        """Return an OpenAPI schema without fields, because the handlers validate them."""
         kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
         schema = {
             "type": "object",
@@ -40,48 +40,48 @@ class Unstored(BuiltIn):
 
 
 def unstored(kind: ServedKind, answers: Mapping[str, Answer]) -> Resource:
-    """A resource of one version that answers by functions; at '' for itself."""
+    """Return a resource of one version answered by functions; '' for the resource itself."""
     return Resource(kind, Unstored(kind), answers=answers)
 
 
 def unstored_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:
-    """The kind of such a resource."""
+    """Return the kind of a virtual resource."""
     constant = f"{kind}.{group}" if group else kind
     return ServedKind(constant, kind, group, (version,), version, plural, singular, namespaced=namespaced)
 
 
 class Source(Protocol):
-    """Where such objects come from."""
+    """Computes the objects of a virtual resource."""
 
     def found(self, namespace: str) -> Sequence[Obj]:
-        """All of them, in a namespace or, for '', in all; sorted by namespace and name."""
+        """Return all objects of a namespace, or of all namespaces for '', sorted by namespace and name."""
 
     def one(self, namespace: str, name: str) -> Obj | None:
-        """The one of that name, or None; Refused where more is to say than that it is not there."""
+        """Return one object, or None. Raises Refused for a more specific error."""
 
 
 class Derived(Unstored):
-    """The strategy of such a kind, with the columns of its table."""
+    """The strategy of a computed kind, with its table."""
 
     def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
         super().__init__(info)
         self._table = table
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """An object as it was worked out."""
+        """Return a computed object."""
         return dict(stored)
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table."""
+        """Return the table columns."""
         return [column for column, _ in self._table]
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of an object, one for each column."""
+        """Return the table cells of an object."""
         return [cell(stored, now) for _, cell in self._table]
 
 
 def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[], Instant]) -> Resource:
-    """A resource of such objects."""
+    """Return the resource of a computed kind."""
 
     def get(request: Request, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:

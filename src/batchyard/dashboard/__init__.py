@@ -1,1 +1,1 @@
-"""The page: models of what a platform does, made on the server, and the files that show them."""
+"""The dashboard: view models computed on the server, and the static files of the page that shows them."""

@@ -1,4 +1,4 @@
-"""Who may see what. A model shows nothing that its asker could not list through the API."""
+"""Access control of the dashboard: a model contains only objects that its user may list through the API."""
 
 from typing import Protocol
 
@@ -7,37 +7,37 @@ from batchyard.interfaces.client import Reader
 
 
 class Sight(Protocol):
-    """What somebody may list."""
+    """The list permissions of a user."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Whether he may list a kind in a namespace or, for '', wherever its objects are."""
+        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
 class Everything:
-    """The sight of whoever has a report: all that is in it."""
+    """Permission for everything, for the readers of a report."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
 
 class Scope:
-    """What one asker sees while one model is made: each question is asked once."""
+    """The permissions of one user while one model is computed, each checked once."""
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
         self._known: dict[tuple[str, str], bool] = {}
 
     def all_of(self, kind: str) -> bool:
-        """Whether he sees all objects of a kind."""
+        """Report whether the user may list a kind in all namespaces."""
         return self._asked(kind, "")
 
     def sees(self, kind: str, namespace: str) -> bool:
-        """Whether he sees the objects of a kind in a namespace."""
+        """Report whether the user may list a kind in a namespace."""
         return self._asked(kind, "") or self._asked(kind, namespace)
 
     def namespaces(self, kind: str, reader: Reader) -> list[str] | None:
-        """The namespaces in which he sees objects of a kind; None where that is all."""
+        """Return the namespaces in which the user may list a kind; None for all namespaces."""
         if self.all_of(kind):
             return None
         names = [str(obj["metadata"]["name"]) for obj in reader.list(scheme.NAMESPACE)]

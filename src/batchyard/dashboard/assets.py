@@ -1,4 +1,4 @@
-"""The files of the page: public, for they hold no data. The same ones show what is live and what is in a report."""
+"""Static files of the dashboard. They hold no data and need no authentication; reports use the same files."""
 
 import pkgutil
 from functools import cache
@@ -8,7 +8,7 @@ _TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"
 INDEX: Final = "index.html"
 STYLE: Final = "style.css"
 COMPARE_STYLE: Final = "compare.css"
-#: The scripts, each after those that it imports.
+#: The scripts in dependency order.
 SCRIPTS: Final = (
     "dom.js",
     "format.js",
@@ -32,7 +32,7 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-#: What browsers are told of every file: nothing comes from elsewhere, goes elsewhere, or is shown within another page.
+#: The headers of every file: no content from other origins, no requests to them, no framing.
 HEADERS: Final = (
     ("content-security-policy", _POLICY),
     ("x-content-type-options", "nosniff"),
@@ -44,7 +44,7 @@ HEADERS: Final = (
 
 
 class Asset(NamedTuple):
-    """A file."""
+    """The content of a file and its media type."""
 
     content: bytes
     content_type: str
@@ -52,7 +52,7 @@ class Asset(NamedTuple):
 
 @cache
 def asset(name: str) -> Asset | None:
-    """The file of that name; None if there is none. The empty name is the page itself."""
+    """Return the file of a name; None if it does not exist. The empty name is the index page."""
     name = name or INDEX
     if name not in _FILES:
         return None

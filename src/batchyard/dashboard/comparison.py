@@ -1,4 +1,4 @@
-"""What a shadow found out: how often two schedulers agreed, and where they parted. A platform of ours has none."""
+"""The results of shadow mode: agreements and divergences between two schedulers. Live platforms have none."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -6,31 +6,31 @@ from typing import Final, NamedTuple
 
 from batchyard.base.instant import Instant
 
-#: How many partings are remembered.
+#: Maximum number of divergences kept.
 PARTED_MAX: Final = 500
 
 
 class Parted(NamedTuple):
-    """One parting."""
+    """One divergence between the two schedulers."""
 
     at: Instant
-    #: When the other did it, or from when on ours would have.
+    #: When the other scheduler decided, or from when this one would have.
     since: Instant
     kind: str
     #: The Workload's key.
     workload: str
     message: str
-    #: What stood against it by our reckoning, if the message does not say so.
+    #: The reason against it as this scheduler computed it, if the message does not contain it.
     why: str
     look: Sequence[str]
 
 
 class Comparison:
-    """See the module."""
+    """The counters and the recent divergences of shadow mode."""
 
     def __init__(self, agreed: Callable[[], int], parted: Callable[[], int]) -> None:
-        """How often both agreed and parted so far."""
+        """The arguments return the number of agreements and divergences so far."""
         self.agreed = agreed
         self.parted = parted
-        #: The last first.
+        #: The latest first.
         self.partings: deque[Parted] = deque(maxlen=PARTED_MAX)

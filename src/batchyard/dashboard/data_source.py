@@ -1,4 +1,4 @@
-"""What the models of the page are made from: the objects, what the scheduler knows, and what happened so far."""
+"""The data sources of the view models: objects, scheduler state, history."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,46 +14,46 @@ from batchyard.scheduling.cluster_queue import Readiness
 from batchyard.scheduling.snapshot import Snapshot
 
 Model: TypeAlias = dict[str, Any]
-"""A document of JSON values: what a view shows, in the words and numbers in which it shows it."""
+"""A JSON document: what a view shows, with formatted values."""
 
 Query: TypeAlias = Mapping[str, str]
-"""What is asked of a view, as the query of its address has it."""
+"""The query parameters of a view."""
 
 
 class Standing(Protocol):
-    """What the scheduler knows: who waits where and in which order, who holds what."""
+    """The state of the scheduler: pending and admitted Workloads by queue."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """Queues, Cohorts and their quota."""
+        """The queues, Cohorts and their quota."""
 
     def first_pending(self, cluster_queue: str, count: int) -> Sequence[WorkloadView]:
-        """The first of those that wait in a ClusterQueue, in the order of their turn."""
+        """Return the first pending Workloads of a ClusterQueue in scheduling order."""
 
     def count_pending(self, cluster_queue: str) -> int:
-        """How many wait in a ClusterQueue."""
+        """Return the number of pending Workloads in a ClusterQueue."""
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
-        """How many have their turn before a Workload; None if it does not wait there."""
+        """Return the number of Workloads ahead of a pending one; None if it is not pending there."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """The ClusterQueue of a LocalQueue; None if there is no such queue."""
+        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
 
     def readiness(self, name: str) -> Readiness:
-        """Whether a ClusterQueue can admit, and why not."""
+        """Return whether a ClusterQueue can admit, and why not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """See the module."""
+    """All inputs of one view model."""
 
     reader: Reader
     standing: Standing
     history: History
     roster: Roster
-    #: What time it is for the platform.
+    #: The current time of the platform.
     now: Instant
-    #: What machines cost in a run that is over; None where CostRecords tell it.
+    #: The machine costs of a finished run; None if CostRecords hold them.
     costs: Statement | None = None
-    #: Whether lists are to be whole, however long they are.
+    #: Whether lists are complete, regardless of their length.
     whole: bool = False

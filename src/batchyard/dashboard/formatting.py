@@ -1,4 +1,4 @@
-"""Amounts of resources in words for people, and as lengths of bars."""
+"""Formatting of resource amounts, and of Workload states."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def in_words(resource: str, whole: int) -> str:
-    """An amount as people say it: `12.5` cores, `96 GiB`, `8` GPUs; numbers of three digits where they are rounded."""
+    """Format an amount: `12.5` cores, `96 GiB`, `8` GPUs; rounded amounts have three digits."""
     if is_unlimited(whole):
         return "∞"
     if resource == "cpu":
@@ -23,7 +23,7 @@ def in_words(resource: str, whole: int) -> str:
 
 
 def share(part: int, whole: int) -> float:
-    """A part of a whole, from 0 to 1, in thousandths: finer no bar is drawn."""
+    """Return part/whole from 0 to 1, rounded to thousandths, the resolution of bars."""
     return round(min(1.0, max(0.0, part / whole)), 3) if whole > 0 else 0.0
 
 
@@ -37,17 +37,17 @@ def _bytes(whole: int) -> str:
 
 # --- states ---
 #
-# In which state a Workload is, and what it stands for.
+# The state of a Workload, and its owner.
 
 
-#: The states, in the order of a life; a Workload that failed has finished too.
+#: The states in order of the lifecycle; a failed Workload is finished too.
 PENDING: Final = "Pending"
 STATES: Final = (PENDING, "QuotaReserved", "Admitted", "Running", "Evicted", "Finished", "Failed", "Inactive")
 _FAILED: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
 
 
 def state_of(view: WorkloadView, obj: Obj) -> str:
-    """In which state it is, in one word."""
+    """Return the state of a Workload."""
     if view.finished:
         reason = (find_condition(obj, "Finished") or {}).get("reason")
         return "Failed" if reason in _FAILED else "Finished"
@@ -61,6 +61,6 @@ def state_of(view: WorkloadView, obj: Obj) -> str:
 
 
 def owner_of(obj: Obj) -> dict[str, str] | None:
-    """The object that a Workload stands for."""
+    """Return the owner of a Workload."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return {"kind": owners[0]["kind"], "name": owners[0]["name"]} if owners else None

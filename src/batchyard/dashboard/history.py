@@ -1,7 +1,7 @@
-"""What happened to Workloads and their pods so far, told from watch events: what lines of life and time lines show.
+"""The history of Workloads and pods, recorded from watch events, for life lines and time lines.
 
-It goes on while nobody looks, so it is a few comparisons for each change and keeps a bounded number of lives. What
-came before it began is known as far as the objects' conditions say.
+Recording runs all the time, so each change costs a few comparisons and the number of records is bounded. Earlier
+history comes from the objects' conditions.
 """
 
 from collections import OrderedDict, deque
@@ -24,56 +24,56 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 
 
 class HistoryLimits(NamedTuple):
-    """How many ended Workloads and ended stays of pods a History keeps; a Workload takes about 1.5 KB."""
+    """The number of finished Workloads and pod stays that a History keeps; a Workload takes about 1.5 KB."""
 
     workloads: int
     stays: int
 
 
-#: The limits of a process that runs on, and of a simulation, which ends.
+#: The limits for a long-running process, and for a simulation.
 LIVE_LIMITS: Final = HistoryLimits(2_000, 5_000)
 RUN_LIMITS: Final = HistoryLimits(20_000, 50_000)
 
 CREATED, RESERVED, ADMITTED, READY = "created", "quotaReserved", "admitted", "podsReady"
 EVICTED, PREEMPTED, FINISHED, DELETED = "evicted", "preempted", "finished", "deleted"
 _ENDS: Final = (FINISHED, DELETED)
-#: By condition, what its becoming true means.
+#: By condition type: the mark when it becomes true.
 _MEANS: Final = (("QuotaReserved", RESERVED), ("Admitted", ADMITTED), ("PodsReady", READY), ("Finished", FINISHED))
 
 
 class Mark(NamedTuple):
-    """Something that happened to a Workload."""
+    """An event in the life of a Workload."""
 
     at: Instant
     what: str
     reason: str = ""
     message: str = ""
-    #: The uid of the Workload it happened for.
+    #: The uid of the preempting Workload.
     by: str = ""
 
 
 @dataclass(slots=True)
 class Stint:
-    """A Workload's time with quota."""
+    """An interval in which a Workload has quota reserved."""
 
     cluster_queue: str
     start: Instant
     flavors: tuple[str, ...]
-    #: By flavor and resource, the amount.
+    #: (flavor, resource, amount).
     usage: tuple[tuple[str, str, int], ...]
     end: Instant | None = None
-    #: How it ended.
+    #: The event that ended it.
     outcome: str = ""
 
 
 @dataclass(slots=True)
 class Life:
-    """What is known of one Workload."""
+    """The recorded history of one Workload: its marks and quota intervals."""
 
     uid: str
     key: str
     namespace: str
-    #: The ClusterQueue it waits or runs in, or did last; '' if that is not known.
+    #: The current or last ClusterQueue; '' if unknown.
     queue: str
     priority: int
     marks: list[Mark] = field(default_factory=list)
@@ -81,17 +81,17 @@ class Life:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """Report whether the Workload is finished or deleted."""
         return bool(self.marks) and self.marks[-1].what in _ENDS
 
 
 @dataclass(slots=True)
 class Stay:
-    """A pod's time on a node."""
+    """The interval of a pod on a node."""
 
     pod: str
     namespace: str
-    #: The Workload's key; '' if it is of none.
+    #: The key of the pod's Workload; '' without one.
     workload: str
     node: str
     start: Instant
@@ -99,7 +99,7 @@ class Stay:
 
 
 class History:
-    """See the module."""
+    """The history of a platform: Workload lives and pod stays."""
 
     def __init__(
         self,
@@ -112,17 +112,17 @@ class History:
         self._now = now
         self._queue_of = queue_of
         self.began = now()
-        #: What a shadow compares, if that is what looks on.
+        #: The results of shadow mode, if this process runs in it.
         self.comparison: Comparison | None = None
-        #: By uid, in the order of their beginning.
+        #: By uid, in order of creation.
         self.lives: dict[str, Life] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
-        #: By uid of the pod, and those that are over.
+        #: The current stays by pod uid, and the ended ones.
         self._staying: dict[str, Stay] = {}
         self._stayed: deque[Stay] = deque(maxlen=limits.stays)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of changes."""
+        """Record changes."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
@@ -130,7 +130,7 @@ class History:
                 self._on_pod(event)
 
     def stays(self) -> Iterable[Stay]:
-        """The times of pods on nodes, those that are over first."""
+        """Return the stays of pods on nodes, ended ones first."""
         yield from self._stayed
         yield from self._staying.values()
 
@@ -152,7 +152,7 @@ class History:
         self._compare(life, before, view, event.obj)
 
     def _begin(self, view: WorkloadView, obj: Obj) -> Life:
-        """A Workload that was not seen before, with what its conditions say."""
+        """Start the record of a Workload from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
         life = self.lives[view.uid] = Life(view.uid, view.key, view.namespace, queue, view.priority)
         life.marks.append(Mark(view.created, CREATED))
@@ -170,7 +170,7 @@ class History:
         return life
 
     def _compare(self, life: Life, before: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
-        """Note what became of a Workload between two of its revisions."""
+        """Record what changed between two revisions of a Workload."""
         now = self._now()
         life.priority = view.priority
         if view.quota_reserved and not (before and before.quota_reserved):
@@ -200,7 +200,7 @@ class History:
 
     @staticmethod
     def _reserve(life: Life, obj: Obj, at: Instant) -> None:
-        """It holds quota from now on: what it was given, which grows less as its pods are done."""
+        """Start a stint with the assigned usage; later decreases as pods finish are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
             (assigned["flavors"][resource], resource, amount(resource, used))
@@ -232,7 +232,7 @@ class History:
             if node and event.type is not EventType.DELETED and not pod_view(obj).is_terminal:
                 name = annotation(obj, well_known.WORKLOAD)
                 workload = f"{event.key.namespace}/{name}" if name else ""
-                start = pod_view(obj).started if event.old is None else None  # it was there before anybody looked
+                start = pod_view(obj).started if event.old is None else None  # None for a pod older than this record
                 start = self._now() if start is None else start
                 self._staying[uid] = Stay(event.key.name, event.key.namespace, workload, node, start)
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:

@@ -1,4 +1,4 @@
-"""All views by name: what is asked for becomes a model, for whoever asks."""
+"""All views by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -35,19 +35,19 @@ VIEWS: Final[Mapping[str, View]] = {
 
 
 def no_costs() -> Statement | None:
-    """What machines cost is told by CostRecords, if at all."""
+    """Return None: CostRecords hold the machine costs, if any."""
     return None
 
 
 class Time(NamedTuple):
-    """What time it is for the platform, and how much faster than the clock's it runs; 0: it stands still."""
+    """The clock of the platform, and its speed relative to real time; 0 if it is stopped."""
 
     now: Callable[[], Instant]
     speed: float
 
 
 class Pages:
-    """See the module. `whole`: lists are not cut to what fits on a screen, as in a report that nobody can ask again."""
+    """The views of a platform. With `whole`, lists are complete, as in a report."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Pages:
         self._roster = Roster()
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return self._reader.list(kind)
 
     def model(self, view: str, query: Query, sight: Sight) -> Model | None:
-        """A view for somebody; None where there is none, or nothing that he may see of it."""
+        """Return the model of a view; None if the view or its subject does not exist or is hidden from the user."""
         make = VIEWS.get(view)
         if make is None:
             return None
@@ -89,5 +89,5 @@ class Pages:
         return make(source, Scope(sight), query)
 
     def time(self) -> Model:
-        """What time it is for the platform, and how fast it runs: what ages are counted by."""
+        """Return time and speed of the platform, from which the page computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}

@@ -1,4 +1,4 @@
-"""A part of a long list: as much as is asked for, and never more than is cheap to make and to show."""
+"""Pagination of long lists, with a bounded page size."""
 
 from typing import Final, NamedTuple
 
@@ -6,19 +6,19 @@ from batchyard.dashboard.data_source import Query, Source
 
 LIMIT: Final = 100
 LIMIT_MAX: Final = 500
-#: More than any list is long.
+#: Beyond the length of any list.
 ALL: Final = 1_000_000
 
 
 class Window(NamedTuple):
-    """So many lines after so many others."""
+    """A page: offset and maximum number of lines."""
 
     offset: int
     limit: int
 
 
 def window_of(source: Source, query: Query) -> Window:
-    """What a query asks for; the usual where it says nothing that is a number."""
+    """Return the requested page; invalid numbers mean the defaults."""
     if source.whole:
         return Window(0, ALL)
     limit = _whole(query.get("limit", "")) or LIMIT

@@ -1,4 +1,4 @@
-"""A report: the page as one file that needs nothing else, with the models of a run that is over in it."""
+"""Static report: a self-contained HTML file with the models of a finished run."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from batchyard.dashboard.access import Everything
 from batchyard.dashboard.assets import INDEX, SCRIPTS, STYLE, asset
 from batchyard.dashboard.pages import Pages
 
-#: Of how many there is a page of its own; lists and time lines have the rest too, up to a bound.
+#: Maximum number of objects of a kind with a detail page; lists and time lines include more.
 DETAILS_MAX: Final = 5000
 _ALL: Final = {"last": "all"}
 _IMPORT: Final = re.compile(r"^import .*\n", re.MULTILINE)
@@ -21,9 +21,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def report(pages: Pages) -> str:
-    """The report of all that pages show."""
+    """Return the report of all views."""
     told = _encode({**pages.time(), "models": _models(pages)}).decode()
-    embedded = told.replace("<", "\\u003c")  # JSON may be written so, and no browser takes it for the end of a script
+    embedded = told.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style = f"<style>\n{_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded}</script>'
     script = f'<script type="module">\n{script_of_all()}</script>'
@@ -34,13 +34,13 @@ def report(pages: Pages) -> str:
         ('<script type="module" src="js/app.js"></script>\n', ""),
         ("</body>", f"{data}\n{script}\n</body>"),
     ):
-        assert found in page, "the page is as this expects it"
+        assert found in page, "the index page contains the expected text"
         page = page.replace(found, instead)
     return page
 
 
 def script_of_all() -> str:
-    """All scripts as one: each name is there once in all of them, so that none needs to be imported."""
+    """Return all scripts as one, without imports; top-level names are unique across the scripts."""
     return "".join(_EXPORT.sub("", _IMPORT.sub("", _text(f"js/{name}"))) for name in SCRIPTS)
 
 
@@ -64,7 +64,7 @@ def _models(pages: Pages) -> dict[str, Any]:
 
 
 def _queries(pages: Pages, kind: str) -> Iterator[dict[str, str]]:
-    """What is asked for the page of each object of a kind."""
+    """Yield the detail page query of each object of a kind."""
     for obj in pages.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
         yield {"namespace": namespace, "name": name} if namespace else {"name": name}

@@ -1,4 +1,4 @@
-"""All Workloads as lists need them, made once for each revision of each: so ten thousand take a few milliseconds."""
+"""Cached Workload list entries, recomputed only for changed objects; ten thousand take a few milliseconds."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -14,7 +14,7 @@ _ORDER: Final = attrgetter("order")
 
 
 class Entry:
-    """One Workload."""
+    """The list entry of one Workload."""
 
     __slots__ = ("namespace", "obj", "order", "state", "text", "view")
 
@@ -23,29 +23,29 @@ class Entry:
         self.view: WorkloadView = workload_view(obj)
         self.namespace = self.view.namespace
         self.state = state_of(self.view, obj)
-        #: The latest is the largest.
+        #: Sort key; the latest is the largest.
         self.order = self.view.created, self.view.key
         owner = owner_of(obj)
-        #: What it is searched by: its own name and that of what it stands for.
+        #: The search text: the Workload's key and its owner's name.
         self.text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
     def read(self, obj: Obj) -> None:
-        """It has another revision: neither its name nor its age is another."""
+        """Update the entry to a new revision; name and creation time do not change."""
         self.obj, self.view = obj, workload_view(obj)
         self.state = state_of(self.view, obj)
 
 
 class Roster:
-    """See the module."""
+    """The list entries of all Workloads."""
 
     def __init__(self) -> None:
         self._known: dict[str, Entry] = {}
         self._latest_first: list[Entry] = []
-        #: What was there when somebody looked last.
+        #: The objects at the last refresh.
         self._seen: Sequence[Obj] = ()
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[Entry]:
-        """The Workloads of some namespaces, or, for None, of all; the latest first."""
+        """Return the Workloads of some namespaces, or of all for None, the latest first."""
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first
@@ -53,11 +53,11 @@ class Roster:
         return [entry for entry in self._latest_first if entry.namespace in wanted]
 
     def _refresh(self, objs: Sequence[Obj]) -> None:
-        """Look at what is another object than it was, and at nothing else: most are not, and memory is slow."""
+        """Update the entries of changed objects, found by object identity; most objects are unchanged."""
         if objs is self._seen:
             return
         before, self._seen = self._seen, objs
-        held = frozenset(map(id, before))  # which are nobody else's while `before` holds them
+        held = frozenset(map(id, before))  # ids are unique while `before` keeps the objects alive
         known, fresh = self._known, list[Entry]()
         for obj in objs:
             if id(obj) in held:

@@ -1,1 +1,1 @@
-"""The seams between decisions and the world: small protocols, implemented live and simulated."""
+"""Interfaces between decisions and the outside world: small protocols, implemented live and simulated."""

@@ -1,7 +1,7 @@
-"""Reading and writing objects: what a controller sees of the world, and the writes it may intend.
+"""The client interface: a cached reader of objects, and a writer of intended changes.
 
-A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer takes writes and
-answers later, through the kernel, after their own watch events have been delivered.
+A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer accepts writes and
+reports results later, through the kernel, after their own watch events have been delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj
 
 
 class EventType(StrEnum):
-    """What happened to an object, as watches say it."""
+    """The type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -22,7 +22,7 @@ class EventType(StrEnum):
 
 
 class WatchEvent(NamedTuple):
-    """One change. `old` is None when the object was added; for DELETED, `obj` is the last state."""
+    """A change. `old` is None for ADDED; for DELETED, `obj` is the last state."""
 
     type: EventType
     key: Key
@@ -33,32 +33,32 @@ class WatchEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an object. Its uid and creation time are kept where given, else made."""
+    """Create an object. A given uid and creation time are kept, otherwise they are generated."""
 
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace metadata, spec and all else but the status. A resourceVersion in the object must be the current one."""
+    """Replace everything except the status. A resourceVersion in the object must be current."""
 
     obj: Obj
-    #: Who cares for which field from now on, as `managedFields` has it; None: as it was.
+    #: The new `managedFields`; None leaves them unchanged.
     managed_fields: Sequence[Obj] | None = None
-    #: Replace the status too: it is no part of its own.
+    #: Replace the status too, for kinds without a status subresource.
     is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateStatus:
-    """Replace the status alone. A resourceVersion in the object must be the current one."""
+    """Replace the status only. A resourceVersion in the object must be current."""
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
 
 
 class Propagation(StrEnum):
-    """What becomes of the objects that a deleted one owns: they go after it, or before it, or stay without it."""
+    """The deletion propagation policy: dependents are deleted after the owner, before it, or orphaned."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -67,16 +67,16 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object; with finalizers it is only marked, and goes when the last one is removed.
+    """Delete an object. With finalizers it is only marked, and removed with the last finalizer.
 
-    A pod that may be running is marked too: its kubelet stops it, and deletes it with no grace.
+    A pod that may be running is marked too: its kubelet stops it and deletes it with no grace period.
     """
 
     key: Key
-    #: Seconds a pod has to stop; None: what its spec says. Nothing else has grace.
+    #: Grace period of a pod in seconds; None uses the pod's spec. Other kinds have none.
     grace: int | None = None
     propagation: Propagation = Propagation.BACKGROUND
-    #: The object is deleted only if this is its uid.
+    #: Precondition: the uid of the object.
     uid: str | None = None
 
 
@@ -84,37 +84,37 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """What became of a write: the object as stored, or the error."""
+    """The result of a write: the stored object, or the error."""
 
     obj: Obj | None
     error: ApiError | None = None
-    #: Of several that were submitted together, the one that was refused.
+    #: The rejected one of several writes submitted together.
     refused: Write | None = None
 
 
 class Reader(Protocol):
-    """The objects as last seen."""
+    """The objects of the cache."""
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name.
+        """Return the dependents of an owner in a namespace ('' if cluster-scoped), sorted by kind, namespace and name.
 
-        Whatever names an owner of another namespace is not its.
+        A reference across namespaces does not count.
         """
 
 
 class Writer(Protocol):
-    """Where writes go."""
+    """Accepts writes."""
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes, at least one, to be done in order until one is refused.
+        """Submit one or more writes, which are done in order until one is rejected.
 
-        `done` is called once, with the result of the last that was tried; later, through the kernel, never from within.
+        `done` is called once with the result of the last attempted write, later through the kernel, never from within.
         """
 
 
@@ -122,13 +122,13 @@ Listener: TypeAlias = Callable[[Sequence[WatchEvent]], None]
 
 
 class Client(Reader, Writer, Protocol):
-    """A reader and writer that tells of changes: what the runner drives controllers with."""
+    """A reader and writer with change notifications, which drives the controllers of a runner."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+        """Subscribe a listener to later changes, in order and in batches, through the kernel, never from within."""
 
     def settled(self) -> bool:
-        """Whether all that is to be seen before a decision has been delivered: every change that is known here.
+        """Report whether all changes known to this client have been delivered, so that a decision may be made.
 
-        Where writes take effect at once their results are too; where they take time nobody can wait for all of them.
+        If writes take effect synchronously, this includes their results; otherwise it does not wait for them.
         """

@@ -1,4 +1,4 @@
-"""What a runtime offers of the containers that it runs, to those who look at them through the API."""
+"""The container runtime interface: logs, usage, exec, attach and port-forward of running containers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -8,53 +8,53 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Listener, Write
 
 Usage: TypeAlias = Mapping[str, int]
-"""How much of cpu (in thousandths) and memory (in bytes) somebody uses."""
+"""CPU usage in thousandths of a core and memory usage in bytes, by resource name."""
 
 
 class Measured(NamedTuple):
-    """What is used at present."""
+    """The measured current usage."""
 
     #: By container.
     usage: Mapping[str, Usage]
-    #: Over how many microseconds cpu was measured; 0 where it is known.
+    #: The interval of the CPU measurement in microseconds; 0 if the usage is known exactly.
     window: int = 0
 
 
 class LogLine(NamedTuple):
-    """A line of a log, and when it was written."""
+    """A line of a log, with its time."""
 
     at: Instant
     text: str
-    #: Whether it was ended; the last one of a program need not be.
+    #: Whether the line ended with a newline; the last one may not.
     is_whole: bool = True
 
 
 class ContainerLog(Protocol):
-    """What one run of a container writes, as far as it is kept."""
+    """The retained log of one container run."""
 
     on_news: Callable[[], None]
-    """Called when there is something to read, or nothing will come any more."""
+    """Called when lines are available or the log ends."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come any more."""
+        """Report whether no more lines will come."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is there than was read: a long log is read by and by, and `on_news` says when to go on."""
+        """Report whether existing lines remain unread. A long log is read in parts; `on_news` is called for each."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Leave out what comes before the last so many lines, or some of it; called before anything is read."""
+        """Skip existing lines before the last ones, at least in part; call it before the first read."""
 
     def read(self) -> Sequence[LogLine]:
-        """The lines that came since they were read last, the oldest first; at first those that are kept."""
+        """Return the lines since the last read, oldest first; the first read starts with retained lines."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 class Streams(NamedTuple):
-    """What of a process somebody wants to talk to; a terminal has one output."""
+    """The requested streams of a process; a terminal has a single output."""
 
     stdin: bool = False
     stdout: bool = False
@@ -63,92 +63,91 @@ class Streams(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a conversation ended: with the exit code of a process, with nothing to say, or with why it failed."""
+    """The end of a session: the exit code of a process, nothing, or the failure."""
 
     exit_code: int = 0
     failure: str = ""
 
 
 class Talker(Protocol):
-    """Who talks to a process or a port, and is called back: of what came and of the end never from within his calls."""
+    """The client side of a session with a process or port. Its callbacks never run within its own calls."""
 
     def received(self, output: str, data: bytes) -> None:
-        """Take what came: from `stdout` (of a port too) or `stderr`."""
+        """Handle received data: from `stdout` (also of a port) or `stderr`."""
 
     def wants_more(self, *, wants: bool) -> None:
-        """Whether there is room for more at the other end."""
+        """Report whether the other end accepts more input."""
 
     def ended(self, ending: Ending) -> None:
-        """It is over, and all that came was told; nothing more is called."""
+        """The session ended after all data was delivered; no other callback follows."""
 
 
 class ByteStream(Protocol):
-    """A conversation with a port: bytes go both ways."""
+    """A bidirectional byte stream to a port."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes; all are taken, but who goes on where no more is wanted lets them pile up."""
+        """Send bytes. All are accepted, but they are buffered while the other end accepts no more."""
 
     def end_input(self) -> None:
-        """Nothing more is sent."""
+        """Close the input."""
 
     def listen(self, *, listens: bool) -> None:
-        """Whether the talker takes more; what comes meanwhile is left where it is."""
+        """Resume or pause delivery; meanwhile data stays at its source."""
 
     def close(self) -> None:
-        """Nobody talks any more: end it, without a word."""
+        """Abort the session without further callbacks."""
 
 
 class ProcessSession(ByteStream, Protocol):
-    """A conversation with a process."""
+    """A session with a process."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """The terminal has another size."""
+        """Set the terminal size."""
 
 
 class Containers(Protocol):
-    """The containers of pods, as their runtime knows them."""
+    """The containers of pods, as the container runtime reports them."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """The log of the container's run that is or was the last; with `previous`, of the one before.
+        """Return the log of the container's current or last run; with `previous`, of the run before.
 
-        Whoever asks has seen in the pod's status that there is such a run.
+        The caller has checked in the pod's status that the run exists.
         """
 
     def usage(self, pod: Obj) -> Measured | None:
-        """What each container of a pod that runs uses, by its name; None before that is known."""
+        """Return the usage by container of a running pod; None until it is measured."""
 
     def node_usage(self, node: str) -> Measured | None:
-        """What a node uses, by the name '' of no container; None where it uses what its pods do."""
+        """Return the usage of a node under the key ''; None if it is the sum of its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Why nobody can get at a process of the pod: to execute something beside it, to attach to it, to reach it.
+        """Return why processes of the pod are not accessible by exec, attach or port-forward; '' if they are.
 
-        Empty where somebody can: only then may the following be called.
+        The following methods may be called only in the latter case.
         """
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
     ) -> ProcessSession:
-        """One more process in a container."""
+        """Start another process in a container."""
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
-        """The process of a container, from now on."""
+        """Attach to the main process of a container."""
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
-        """Who listens at a port of the pod."""
+        """Connect to a port of the pod."""
 
 
 # --- machine ---
 #
-# A machine that runs containers, as controllers see it: its runs are objects, and what is wanted of them are writes.
+# The container runtime of a machine for controllers: runs are objects, and intended changes are writes.
 #
-# A run is one start of a container, the sandbox that holds what the containers of a pod share, or what is done to have
-# the image of a container. Runs are known by the pod's uid and a name: `sandbox`, `CONTAINER/N` for the N-th start of a
-# container, `images/CONTAINER/N` for the N-th time that its image is looked for. Create starts a run; a sandbox that
-# has ended gives way to another one, and all else of its pod stays. Update with another `stop` stops it in its time,
-# with
-# `volumes` it brings the files of a sandbox's pod up to date. Delete lets a run and all that it left be forgotten. None
-# of them waits, and none is refused: what goes wrong is told by the run's status.
+# A run is one start of a container, the sandbox that the containers of a pod share, or one image pull. Runs are
+# identified by the pod's uid and a name: `sandbox`, `CONTAINER/N` for the N-th start of a container,
+# `images/CONTAINER/N` for the N-th pull of its image. Create starts a run. Creating a sandbox replaces an ended one and
+# keeps the other runs of the pod. Update with a changed `stop` stops the run in that time. Update with `volumes`
+# refreshes the files of a sandbox's pod. Delete removes a run and its leftovers. No write blocks or is rejected: the
+# status of the run reports failures.
 
 
 RUN: Final = "Run.node.batchyard.dev"
@@ -157,16 +156,16 @@ IMAGES: Final = "images"
 
 
 class Machine(Protocol):
-    """See the module."""
+    """The runs of containers on one machine."""
 
     def run(self, key: Key) -> Obj | None:
-        """One run, as it was last seen."""
+        """Return the last known state of a run."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """All runs, or those of a pod: its sandbox, then the others in the order in which they were asked for."""
+        """Return all runs, or those of a pod: its sandbox, then the others in order of creation."""
 
     def do(self, write: Write) -> Obj:
-        """Do what is wanted of a run, and return it as it is then."""
+        """Apply a write to a run, and return its resulting state."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, in batches, through the kernel, never from within."""
+        """Subscribe a listener to later changes, in batches, through the kernel, never from within."""

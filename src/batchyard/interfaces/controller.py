@@ -1,4 +1,4 @@
-"""What a controller is: it names the objects to look at, and says what it wants written. The runner does the rest."""
+"""The controller interface: maps changes to keys, and reconciles keys into intended writes that the runner executes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,96 +17,96 @@ class EventRecord(NamedTuple):
     type: str  # Normal or Warning
     reason: str
     message: str
-    #: What it rested on, for the decision ledger; worked out only where one is kept.
+    #: The inputs of the decision for the ledger; computed only if a ledger is kept.
     details: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one reconcile wants: writes in order, events if they succeed, and when to look again.
+    """The result of a reconcile: writes in order, Events to record if they succeed, and when to requeue.
 
-    Of the writes those before one that is refused are done, or before a crash. Independent ones do not need each other:
-    whatever becomes of one, the others are tried.
+    Writes before a rejected one, or before a crash, take effect. Independent writes are all attempted, whatever happens
+    to the others.
 
-    Where there are no writes `requeue_at` is all that there is to wait for: what a look before asked for is forgotten.
+    Without writes, `requeue_at` replaces the requeue time of earlier reconciles.
     """
 
     writes: list[Write] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
     requeue_at: Instant | None = None
     independent: bool = False
-    #: Of independent writes, what is recorded of each that succeeds, by its place.
+    #: Of independent writes: the Events to record if one succeeds, by its index.
     of_writes: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
-    #: What is recorded if one is refused: once, of the first.
+    #: Returns the Event to record if a write is rejected; called for the first rejected one only.
     if_refused: Callable[[Write, ApiError], EventRecord | None] | None = None
 
     def add(self, write: Write, records: Sequence[EventRecord]) -> None:
-        """Want one more independent write, and these events if it succeeds."""
+        """Add an independent write, with the Events to record if it succeeds."""
         self.of_writes[len(self.writes)] = records
         self.writes.append(write)
 
 
 class Controller(Protocol):
-    """A function from a view of the objects to intended writes. No I/O, no clock, no waiting.
+    """A function from a view of the objects to intended writes, without I/O, clock or waiting.
 
-    What it remembers is an index that the same watch events would build again. Controllers with a higher `rank` run
-    only when no key of a lower rank is waiting and no write is under way: so a scheduling cycle sees all that is due.
+    Its state is an index that can be rebuilt from the same watch events. Controllers with a higher `rank` run only when
+    no key of a lower rank is queued and no write is in progress. A scheduling cycle therefore sees all that is due.
     """
 
     @property
     def name(self) -> str:
-        """Its name, unlike any other's."""
+        """The unique name of the controller."""
 
     @property
     def rank(self) -> int:
-        """The lower ranks settle first."""
+        """The priority class of the controller; lower ranks settle first."""
 
     @property
     def kinds(self) -> Sequence[str] | None:
-        """The kinds whose changes `keys_for` is told of; None: all."""
+        """The kinds whose changes `keys_for` receives; None for all."""
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Take note of a change, and name the objects to reconcile because of it."""
+        """Update the index with a change, and return the keys to reconcile."""
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Look at one object and say what to write."""
+        """Reconcile one key and return the intended writes."""
 
 
 # --- kernel ---
 #
-# Time and the queue of work: one thread, work in order of (instant, arrival).
+# Time and the work queue: one thread, work in order of (instant, arrival).
 
 
 Work: TypeAlias = Callable[[], None]
 Ticket: TypeAlias = int
-"""Names work that is to be done later."""
+"""Identifies scheduled work."""
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """The clock."""
 
     def now(self) -> Instant:
-        """The present instant."""
+        """Return the current instant."""
 
 
 class Kernel(Clock, Protocol):
-    """A clock and the queue of work: live on an event loop, simulated on a heap."""
+    """A clock and a work queue: an event loop live, a heap in simulation."""
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Do the work at an instant (now, if that is past); equal instants in order of arrival."""
+        """Run the work at an instant, or now if that is past; equal instants run in order of arrival."""
 
     def cancel(self, ticket: Ticket) -> None:
-        """Do that work no more, unless its instant has come; no time passes for the sake of it."""
+        """Cancel scheduled work unless its instant has come. Simulated time does not advance for canceled work."""
 
     def call_soon(self, work: Work) -> None:
-        """Do the work at the present instant, after all that is due now."""
+        """Run the work at the current instant, after all work that is due."""
 
 
 class Pace(Protocol):
-    """How much of the time controllers above the lowest rank take, so that whoever asks need not wait for them."""
+    """Limits the time share of controllers above the lowest rank, so that requests are not delayed."""
 
     def next_turn(self) -> Instant:
-        """When they may look next, or it is to be asked again."""
+        """Return when they may reconcile next, or when to ask again."""
 
     def take(self, turn: Work) -> None:
-        """Do what one look is."""
+        """Run one reconcile."""

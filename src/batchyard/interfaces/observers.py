@@ -1,4 +1,4 @@
-"""The decision ledger: what was decided about which object, when, by whom, and what it rested on."""
+"""The decision ledger: records of decisions with object, time, component and inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -8,9 +8,9 @@ from batchyard.base.instant import Instant
 
 
 class DecisionRecord(NamedTuple):
-    """One entry. The words are those of the Event that told it; `details` are what it rested on."""
+    """A ledger entry. Type, reason and message are those of its Event; `details` are the inputs of the decision."""
 
-    #: Counts up, over restarts too.
+    #: Increases monotonically, across restarts too.
     number: int
     at: Instant
     component: str
@@ -22,7 +22,7 @@ class DecisionRecord(NamedTuple):
 
 
 class LedgerQuery(NamedTuple):
-    """Which entries are asked for; what is empty or None bounds nothing."""
+    """A filter for entries; empty and None fields match all."""
 
     #: Entries about any of these. A name may end with `?`s, one for each further character.
     about: Sequence[Key] = ()
@@ -30,38 +30,38 @@ class LedgerQuery(NamedTuple):
     namespace: str = ""
     name: str = ""
     reason: str = ""
-    #: From this instant on, and before that one.
+    #: From this instant (inclusive) to that one (exclusive).
     since: Instant | None = None
     until: Instant | None = None
-    #: No more than so many: the latest.
+    #: The maximum number of entries; the latest are returned.
     limit: int = 500
 
 
-class TooBroad(Exception):  # noqa: N818 - says what happened
-    """So many entries would have to be looked through that it would take too long; nothing is answered."""
+class TooBroad(Exception):  # noqa: N818 - named after the condition
+    """The query would scan too many entries; it returns nothing."""
 
 
 class Unreadable(Exception):  # noqa: N818 - as above
-    """What was kept is not as it was written; says what to do."""
+    """A stored entry is corrupt; the message includes the remedy."""
 
 
 class Ledger(Protocol):
-    """Where entries are kept."""
+    """Stores decision records."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """The entries asked for, in order; TooBroad where that would take too long, Unreadable where it cannot be."""
+        """Return the matching entries in order. Raises TooBroad if that takes too long, Unreadable on corruption."""
 
     def get(self, number: int) -> DecisionRecord | None:
-        """The entry of that number, if it is still kept; Unreadable where it cannot be read."""
+        """Return the entry of a number, or None. Raises Unreadable on corruption."""
 
 
 # --- spans ---
 #
-# Spans: what took how long, and as part of what, as OpenTelemetry has them.
+# Trace spans in OpenTelemetry form.
 
 
 class SpanEvent(NamedTuple):
-    """Something that happened within a span."""
+    """An event within a span."""
 
     at: Instant
     name: str
@@ -69,7 +69,7 @@ class SpanEvent(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One span. Ids are lower-case hexadecimal, 32 digits for traces and 16 for spans."""
+    """A span. Ids are lower-case hexadecimal, 32 digits for traces and 16 for spans."""
 
     trace: str
     id: str
@@ -80,7 +80,7 @@ class Span(NamedTuple):
     end: Instant
     attributes: Mapping[str, str | int]
     events: tuple[SpanEvent, ...] = ()
-    #: Spans of other traces that it has to do with: trace and span.
+    #: Linked spans of other traces: (trace, span).
     links: tuple[tuple[str, str], ...] = ()
-    #: Why it failed; '' if it did not.
+    #: The error; '' on success.
     error: str = ""

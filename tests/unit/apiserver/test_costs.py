@@ -95,7 +95,7 @@ def test_moving_items_ends(api: Api) -> None:
     begun: list[dict[str, Any]] = [{"op": "add", "path": "/x", "value": [0] * 150_000}]
     response = api.ask("PATCH", MAP, begun + [{"op": "add", "path": "/x/0", "value": 0}] * 9_000, headers=JSON_PATCH)
     assert response.code == 422
-    assert response.body["details"]["causes"][0]["message"] == "the patch moves too many items of lists"
+    assert response.body["details"]["causes"][0]["message"] == "the patch moves too many list items"
 
 
 def test_an_object_has_a_bound(api: Api) -> None:

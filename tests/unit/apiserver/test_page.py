@@ -100,7 +100,7 @@ def test_a_model_is_for_its_asker() -> None:
 
 
 def test_a_view_that_is_not_there_is_not_found() -> None:
-    with pytest.raises(Refused, match="nothing of that name"):
+    with pytest.raises(Refused, match="not found, or not visible"):
         Page().models.answer(Request("GET", f"{MODELS}none"))
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
 def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None:
     page = Page()
     streams = [page.watch(OWNER) for _ in range(LOOKERS_MAX)]
-    with pytest.raises(Refused, match="50 streams of the page are open"):
+    with pytest.raises(Refused, match="50 dashboard streams are open"):
         page.watch(OWNER)
     for stream in streams:
         stream.take()
@@ -150,7 +150,7 @@ def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None
 def test_one_user_has_few_streams_and_locks_out_no_other() -> None:
     page = Page()
     streams = [page.watch() for _ in range(LOOKERS_OF_ONE_MAX)]
-    with pytest.raises(Refused, match="10 streams of the page are open for ann") as refused:
+    with pytest.raises(Refused, match="10 dashboard streams are open for ann") as refused:
         page.watch()
     assert (refused.value.code, refused.value.details) == (429, {"retryAfterSeconds": 1})
     assert page.watch(User("bob", ())).is_over is False
@@ -171,7 +171,7 @@ def test_some_streams_are_kept_for_the_owner() -> None:
     page = Page()
     for number in range(LOOKERS_MAX - LOOKERS_OF_OWNER):
         page.watch(User(f"user-{number}", ()))
-    with pytest.raises(Refused, match="40 streams of the page are open"):
+    with pytest.raises(Refused, match="40 dashboard streams are open"):
         page.watch()
     for _ in range(LOOKERS_OF_OWNER):
         page.watch(OWNER)
@@ -190,7 +190,7 @@ def test_a_defect_ends_the_stream_and_is_told_in_the_log(
     page.change()
     page.kernel.run()
     assert stream.is_over
-    assert "defect in a model" in caplog.text
+    assert "dashboard model failed" in caplog.text
 
 
 def test_files_are_told_to_be_used_here_alone() -> None:

@@ -111,8 +111,8 @@ def test_what_is_no_message_is_refused(sent: bytes) -> None:
 @pytest.mark.parametrize(
     ("embedded", "why"),
     [
-        (b'{"f:\xf6": {}}', "what is embedded is no JSON"),
-        (b"[" * 101 + b"]" * 101, "what is embedded is nested more than 100 deep"),
+        (b'{"f:\xf6": {}}', "embedded JSON is invalid"),
+        (b"[" * 101 + b"]" * 101, "embedded JSON is nested more than 100 levels deep"),
     ],
 )
 def test_what_is_embedded_is_held_to_the_bounds_of_any_json(embedded: bytes, why: str) -> None:

@@ -95,7 +95,7 @@ def test_mappings_are_merged_replaced_or_emptied(patch: dict[str, Any], after: d
         ({"containers": [{"image": "a"}]}, "does not contain declared merge key: name"),
         ({"containers": [{"name": "a", "$patch": "merge"}]}, "merging lists cannot yet be specified in the patch"),
         ({"containers": [{"name": "a", "$patch": "burn"}]}, "unknown patch type: burn"),
-        ({"containers": ["a"]}, "is no mapping"),
+        ({"containers": ["a"]}, "is not an object"),
         ({"$patch": "burn"}, "unknown patch type: burn in map"),
         ({"$retainKeys": ["volumes"], "containers": [A]}, "invalid patch format of retainKeys"),
         ({"$setElementOrder/containers": "a", "containers": [A]}, "invalid patch format of setElementOrder list"),

@@ -138,9 +138,9 @@ def test_yaml_is_read_too(api: Api) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"{", "the body of the request is no JSON: Input data was truncated"),
-        (b"[" * 5000 + b"]" * 5000, "the body of the request is nested more than 100 deep"),
-        (b"[]", "the body of the request is no object"),
+        (b"{", "the request body is not valid JSON: Input data was truncated"),
+        (b"[" * 5000 + b"]" * 5000, "the request body is nested more than 100 levels deep"),
+        (b"[]", "the request body is not an object"),
         (b'{"kind": "Secret"}', 'Secret in version "v1" cannot be handled as a ConfigMap'),
         (b'{"apiVersion": "v2"}', "the API version in the data (v2) does not match the expected API version (v1)"),
         (
@@ -274,11 +274,11 @@ def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
         ({"preconditions": {"resourceVersion": "99"}}, 409, "the ResourceVersion in the precondition (99) does not"),
         ({"propagationPolicy": "Some"}, 422, 'Unsupported value: "Some": supported values: "Foreground"'),
         ({"propagationPolicy": "Orphan", "orphanDependents": True}, 422, "cannot be both set"),
-        ({"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds is no number of seconds: soon"),
-        ({"dryRun": "All"}, 400, "the body of the request is no DeleteOptions"),
-        ({"preconditions": {"uid": ["x"]}}, 400, "the body of the request is no DeleteOptions"),
-        ({"preconditions": {"resourceVersion": 99}}, 400, "the body of the request is no DeleteOptions"),
-        ([], 400, "the body of the request is no DeleteOptions"),
+        ({"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds is not a number of seconds: soon"),
+        ({"dryRun": "All"}, 400, "the request body is not a DeleteOptions"),
+        ({"preconditions": {"uid": ["x"]}}, 400, "the request body is not a DeleteOptions"),
+        ({"preconditions": {"resourceVersion": 99}}, 400, "the request body is not a DeleteOptions"),
+        ([], 400, "the request body is not a DeleteOptions"),
     ],
 )
 def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, told: str) -> None:

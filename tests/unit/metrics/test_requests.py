@@ -45,6 +45,6 @@ def test_a_defect_is_written_down_without_what_it_says(api: Api) -> None:
     said = {
         "status": "Failure",
         "reason": "InternalError",
-        "message": "APIServer panic'd: the log of the server says why",
+        "message": "APIServer panic'd: see the server log",
     }
     assert event["responseStatus"] == {**said, "code": 500}

@@ -1,1 +1,1 @@
-"""Which client cares for which field, and server-side apply, which rests on that."""
+"""Field ownership (`managedFields`) and server-side apply."""

@@ -1,7 +1,6 @@
-"""The writes of controllers in this process, as those of one who cares for fields like any other.
-
-Only objects that came through the API say who cares for what, and only for what is wanted of them is it kept up: a
-status is the controllers' own, and comes too often.
+"""Field ownership for the writes of controllers in this process, with one field manager for all of them.
+Ownership is tracked only for objects that already have `managedFields`, and only outside the status. Controllers own
+the status and write it too often.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,14 +18,14 @@ _NAME: Final = "batchyard"
 
 
 class InProcess:
-    """See the module."""
+    """Field ownership for writes by controllers of this process."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
     def claimed(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """A write; an update takes what it changes from whoever cared for it."""
+        """Return the write; an update also takes ownership of the fields that it changes."""
         if not isinstance(write, Update):
             return write
         stored = get(key_of(write.obj))

@@ -1,8 +1,8 @@
-"""Sets of fields: which places of an object somebody cares for.
+"""Field sets: the fields of an object that a manager owns.
 
-A set is a tree of steps as `fieldsV1` writes them: `f:replicas` is a field, `k:{"name":"a"}` the item of a list with
-that key, `v:"a"` the item that is that value. A place is in the set if its node has the mark `.`; that what is within
-is in the set says nothing about the place itself. Sets are never changed.
+A set is a tree of path elements as in `fieldsV1`: `f:replicas` is a field, `k:{"name":"a"}` the list item with that
+key, `v:"a"` the list item with that value. A path is in the set if its node has the mark `.`. Members below a path do
+not make the path itself a member. Sets are immutable.
 Source: sigs.k8s.io/structured-merge-diff, fieldpath/set.go and serialize.go.
 """
 
@@ -14,13 +14,13 @@ import msgspec
 FieldSet: TypeAlias = Mapping[str, Any]
 
 MARK: Final = "."
-#: The node of a place that is in the set, and nothing within it.
+#: The node of a path that is in the set without members below it.
 LEAF: Final[FieldSet] = {MARK: {}}
 EMPTY: Final[FieldSet] = {}
 
 
 def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
-    """The set that `fieldsV1` writes: there a place in the set with nothing within has no mark."""
+    """Return the set that `fieldsV1` encodes. In `fieldsV1`, a member without members below it has no mark."""
     found: dict[str, Any] = {}
     for step, within in fields.items():
         if isinstance(within, Mapping):
@@ -29,7 +29,7 @@ def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
 
 
 def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
-    """A set as `fieldsV1` writes it."""
+    """Encode a set as `fieldsV1`."""
     written: dict[str, Any] = {}
     for step in sorted(fields):
         within = fields[step]
@@ -38,7 +38,7 @@ def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
 
 
 def union(some: FieldSet, others: FieldSet) -> FieldSet:
-    """The places in either."""
+    """Return the paths in either set."""
     if not some or not others:
         return some or others
     result = dict(some)
@@ -48,7 +48,7 @@ def union(some: FieldSet, others: FieldSet) -> FieldSet:
 
 
 def union_of(sets: Sequence[FieldSet]) -> FieldSet:
-    """The places in any of some sets."""
+    """Return the paths in any of the sets."""
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
     by_step: dict[str, list[FieldSet]] = {}
@@ -59,7 +59,7 @@ def union_of(sets: Sequence[FieldSet]) -> FieldSet:
 
 
 def difference(some: FieldSet, others: FieldSet) -> FieldSet:
-    """The places in the one and not in the other; the very same set where all are left."""
+    """Return the paths in the first set only; the same object if nothing was removed."""
     result: dict[str, Any] | None = None
     for step, without in others.items():
         within = some.get(step)
@@ -78,7 +78,7 @@ def difference(some: FieldSet, others: FieldSet) -> FieldSet:
 
 
 def intersection(some: FieldSet, others: FieldSet) -> FieldSet:
-    """The places in both."""
+    """Return the paths in both sets."""
     result: dict[str, Any] = {}
     for step, within in some.items():
         if step == MARK and step in others:
@@ -89,7 +89,7 @@ def intersection(some: FieldSet, others: FieldSet) -> FieldSet:
 
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
-    """The places in a set as messages name them: `.spec.containers[name="a"].image`."""
+    """Yield the paths of a set in the notation of messages: `.spec.containers[name="a"].image`."""
     if MARK in fields:
         yield path
     for step, within in sorted(fields.items()):

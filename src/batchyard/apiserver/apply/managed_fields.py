@@ -1,7 +1,8 @@
-"""Who cares for which field of an object: `metadata.managedFields`, as every write through the API leaves it.
+"""Field ownership (`metadata.managedFields`), updated by every write through the API.
 
-An update takes what it changes from all others. An apply may not change what another cares for, unless it is forced,
-and gives up what it no longer names: a field that nobody else cares for then goes.
+An update takes ownership of the fields that it changes. An apply that changes a field of another manager is a conflict,
+unless it is forced. A field that the new applied configuration omits loses this owner, and is removed if it has no
+other.
 Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery, pkg/util/managedfields/internal.
 """
 
@@ -42,16 +43,16 @@ from batchyard.base.memoize import remembered
 
 APPLY: Final = "Apply"
 UPDATE: Final = "Update"
-#: Of those who only update so many are told apart; what the oldest cared for is put together.
+#: The maximum number of separate Update entries; the oldest beyond it are merged into one.
 UPDATERS_MAX: Final = 10
 _REMEMBERED_MAX: Final = 512
-#: Bytes of such a part: 16 MiB for all that a cache keeps.
+#: The maximum size of a cached part in bytes, which bounds each cache to 16 MiB.
 _REMEMBERED_LENGTH_MAX: Final = 32 * 1024
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 _ANCIENT: Final = "ancient-changes"
-#: Whoever wrote what was there before anybody's fields were kept.
+#: The manager of all fields that existed before the first apply, if the object has no managedFields.
 _BEFORE: Final = "before-first-apply"
-#: What nobody cares for: the server's own fields, and what says which object it is.
+#: Fields without an owner: those that the server sets and those that identify the object.
 _NOBODYS: Final = of_fields_v1(
     {
         "f:apiVersion": {},
@@ -70,11 +71,11 @@ _NOBODYS: Final = of_fields_v1(
 )
 
 Entry: TypeAlias = Mapping[str, Any]
-"""One of `managedFields`, as it is written there."""
+"""An entry of `managedFields` in JSON form."""
 
 
 class Author(NamedTuple):
-    """Who writes, in which version, to which subresource, and when."""
+    """The writer of a request: field manager, API version, subresource, and time."""
 
     manager: str
     api_version: str
@@ -83,7 +84,7 @@ class Author(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What somebody cares for."""
+    """An entry of `managedFields` with its fields decoded into a set."""
 
     name: str
     operation: str
@@ -91,30 +92,30 @@ class Claim(NamedTuple):
     subresource: str
     time: str
     fields: FieldSet
-    #: The fields as they are written, where that is known.
+    #: The fields as encoded in `fieldsV1`, if already known.
     written: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: FieldSet) -> "Claim":
-        """The claim of other fields; itself where they are the same."""
+        """Return the claim with other fields; itself if they are the same object."""
         if fields is self.fields:
             return self
         return Claim(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """Two entries of one identity are one; whoever applies stays the same in another version."""
+        """The key of an entry. The API version belongs to it for updates but not for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
     @property
     def title(self) -> str:
-        """As conflicts name it."""
+        """The manager as conflict messages name it."""
         part = f' with subresource "{self.subresource}"' if self.subresource else ""
         how = f" using {self.api_version}" if self.operation == UPDATE else ""
         return f'"{self.name}"{part}{how}'
 
     def entry(self) -> dict[str, Any]:
-        """As `managedFields` has it."""
+        """Return the claim as an entry of `managedFields`."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
         written = _as_written(self.fields) if self.written is None else self.written
         entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": written}
@@ -122,23 +123,23 @@ class Claim(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What an apply makes of an object, in the version that it was applied in, and who cares for what then."""
+    """The result of an apply: the object in the applied version, and its `managedFields`."""
 
     obj: dict[str, Any]
     entries: list[dict[str, Any]]
 
 
 class Versions(NamedTuple):
-    """What an object looks like in each version of its kind."""
+    """Accessors for the forms of an object in each version of its kind."""
 
     shape: Callable[[str], Shape]
-    #: An object of one version in another.
+    #: Converts an object to another version.
     convert: Callable[[Obj, str], Obj]
     is_served: Callable[[str], bool]
 
 
 def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
-    """`managedFields` of a new object, in the version of the author; none where nothing but a name is said of it."""
+    """Return `managedFields` of a new object, in the author's version; empty if the object has no owned fields."""
     metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
     fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
@@ -152,13 +153,13 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
 
 @remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
-    """What somebody cares for of new metadata with these fields."""
-    about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - it was just written, by us
+    """Return the owned fields of new metadata."""
+    about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - encoded by this module
     return to_fields_v1(about)
 
 
 def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
-    """The fields of a new part of an object, each remembered by itself: many objects are alike in most of them."""
+    """Return the fields of a top-level part of a new object, each field cached by itself."""
     if not isinstance(value, dict) or not value or shape.is_atomic:
         return _fields_v1_of(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), shape)
     fields: dict[str, Any] = {MARK: {}} if is_marked else {}
@@ -172,34 +173,34 @@ def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
 
 @remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _fields_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
-    """The fields of a new part of an object that is one thing."""
-    return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - it was just written, by us
+    """Return the fields of a part that is encoded as a whole."""
+    return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - encoded by this module
 
 
 @remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _within_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
-    """The fields within one of its fields."""
-    fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
+    """Return the fields below one field of a part."""
+    fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - encoded by this module
     return {} if fields == LEAF else to_fields_v1(fields)
 
 
 def _as_written(fields: FieldSet) -> dict[str, Any]:
-    """A set as `fieldsV1` writes it; those of many objects are alike, and share it."""
+    """Encode a set as `fieldsV1`; equal sets share one cached encoding."""
     return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
 
 
 @remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _written_of(encoded: bytes) -> dict[str, Any]:
-    return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
+    return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
 
 
 def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
-    """`managedFields` after an update from one object to another, both in the version of the author."""
+    """Return `managedFields` after an update; both objects are in the author's version."""
     return _entries(_claims_after_update(old, new, _claims(entries, versions), author, versions))
 
 
 def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
-    """What an apply makes of an object; of none, where there is none yet. Refused where it conflicts."""
+    """Merge an applied configuration into the live object, or into none. Raises Refused on a conflict."""
     shape = versions.shape(author.api_version)
     old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
     claims = _claims((live or {}).get("metadata", {}).get("managedFields") or (), versions)
@@ -241,7 +242,7 @@ def _claims_after_update(
 
 
 class _Changes:
-    """In which fields a new object differs from the old one, in every version that a claim is made in."""
+    """The differences between an old and a new object, in every version that a claim uses."""
 
     def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
         self._old = old
@@ -249,20 +250,20 @@ class _Changes:
         self._versions = versions
         self._of_author = differences(old, new, versions.shape(api_version))
         self._found = {api_version: self._of_author}
-        #: By version: what nobody cares for any more who did.
+        #: By version: the changed and removed fields, which their previous owners lose.
         self._gone: dict[str, FieldSet] = {}
 
     def taken(self) -> FieldSet:
-        """What whoever changed it cares for from now on."""
+        """Return the changed and added fields, which the author now owns."""
         return difference(union(self._of_author.modified, self._of_author.added), _NOBODYS)
 
     def conflict(self, claim: Claim) -> FieldSet:
-        """What is claimed and is another now."""
+        """Return the claimed fields that changed."""
         found = self._in(claim.api_version)
         return intersection(claim.fields, union(found.modified, found.added))
 
     def left(self, claim: Claim) -> Claim:
-        """What is left of a claim."""
+        """Return the claim without the fields that changed or were removed."""
         gone = self._gone.get(claim.api_version)
         if gone is None:
             found = self._in(claim.api_version)
@@ -279,7 +280,7 @@ class _Changes:
 
 
 def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], shape: Shape) -> dict[str, Any]:
-    """A merged object without what its author applied last and no longer does, and nobody else cares for."""
+    """Remove the fields that the author applied last but no longer does, unless another manager owns them."""
     if last is None or last.api_version != claims[0].api_version:
         return obj
     known = with_named(last.fields, shape)
@@ -298,7 +299,10 @@ def _applied_fields(config: Obj, shape: Shape) -> FieldSet:
 
 
 def _allowed(live: Obj, shape: Shape) -> FieldSet:
-    """What `kubectl apply` said last without the server's help, where it still holds: it may go on with the help."""
+    """Return the fields of the last client-side `kubectl apply` that still have the applied values.
+
+    They do not conflict when kubectl migrates to server-side apply.
+    """
     text = (live["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
         last = msgspec.json.decode(text) if text else None
@@ -311,7 +315,7 @@ def _allowed(live: Obj, shape: Shape) -> FieldSet:
 
 
 def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
-    """What is told whoever applies what others care for."""
+    """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {claim.title}", "field": path}
         for claim, fields in conflicts
@@ -331,7 +335,7 @@ def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
 
 
 def _claims(entries: Sequence[Entry], versions: Versions) -> list[Claim]:
-    """What is claimed, but for what is claimed in versions that are not served."""
+    """Return the claims, without those in versions that are no longer served."""
     return [claim for claim in _read(entries) if versions.is_served(claim.api_version)]
 
 
@@ -351,19 +355,19 @@ def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
 
 @remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
-    """The fields of an entry, and how they are written; those of many objects are alike."""
-    fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
+    """Return the fields of an entry as a set and as `fieldsV1`; cached, since many objects have the same."""
+    fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
 
 def _entries(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """Those who apply come first, and then the older."""
+    """Return the `managedFields` entries: applies first, then updates, each by time."""
     ordered = sorted(claims, key=lambda claim: (claim.operation, claim.time, *claim.identity))
     return [claim.entry() for claim in ordered if claim.fields]
 
 
 def _capped(claims: list[Claim]) -> list[Claim]:
-    """No more updaters than are told apart."""
+    """Merge the oldest updates into one claim if there are more than `UPDATERS_MAX`."""
     updaters = sorted(
         (claim for claim in claims if claim.operation == UPDATE), key=lambda claim: (claim.time, claim.name)
     )
@@ -378,18 +382,18 @@ def _capped(claims: list[Claim]) -> list[Claim]:
 
 
 def _unmanaged(obj: Obj) -> dict[str, Any]:
-    """An object without `managedFields`, which nobody cares for."""
+    """Return the object without `managedFields`."""
     metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
     return {**obj, "metadata": metadata}
 
 
 def _bare(obj: Obj) -> dict[str, Any]:
-    """The object before anybody wrote anything into it."""
+    """Return the object with empty metadata, spec and status."""
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
 def check_config(config: Mapping[str, Any], shape: Shape) -> None:
-    """Refuse an applied object that has fields which its kind does not, or says who cares for what."""
+    """Raise Refused if an applied configuration has undeclared fields or `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
@@ -420,11 +424,11 @@ def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:
 
 # --- versions ---
 #
-# What the objects of a resource look like in each of its versions, for comparing them there.
+# The forms of a resource's objects in each of its versions, for comparison in that version.
 
 
 def versions_of(resource: Resource, namespace: str) -> Versions:
-    """The objects of a resource in all its versions."""
+    """Return the accessors for all versions of a resource."""
     info, strategy = resource.info, resource.strategy
 
     def shape(api_version: str) -> Shape:

@@ -1,6 +1,6 @@
-"""What server-side apply asks of objects: which fields one has, how two differ, one merged into another, less some.
+"""Server-side apply on values: field sets, differences, merge, removal.
 
-Nothing given is changed. Source: sigs.k8s.io/structured-merge-diff, typed/{tofieldset,compare,merge,remove}.go.
+Arguments are not modified. Source: sigs.k8s.io/structured-merge-diff, typed/{tofieldset,compare,merge,remove}.go.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Differences(NamedTuple):
-    """The places in which an object differs from the one before it."""
+    """The fields in which a new object differs from the old one."""
 
     removed: FieldSet = EMPTY
     modified: FieldSet = EMPTY
@@ -28,12 +28,12 @@ class Differences(NamedTuple):
 _NONE: Final = Differences()
 _ABSENT: Final = object()
 _REMEMBERED_MAX: Final = 1024
-#: Letters of a name whose step is remembered.
+#: Maximum length in characters of a key value whose path element is cached.
 _NAME_MAX: Final = 256
 
 
 def fields_of(value: Any, shape: Shape) -> FieldSet:
-    """The fields that an applied value is about: all its leaves, the items of its lists, and what it leaves empty."""
+    """Return the fields of an applied value: all leaves, list items, and empty values."""
     if isinstance(value, dict) and not shape.is_atomic:
         result = {}
         for name, child in value.items():
@@ -50,13 +50,13 @@ def fields_of(value: Any, shape: Shape) -> FieldSet:
 
 
 def all_fields_of(value: Any, shape: Shape) -> FieldSet:
-    """The same with the mappings and lists on the way: what is there where nothing was before."""
+    """Return the fields of a new value, including the maps and lists on the path to each leaf."""
     if isinstance(value, dict) and value and not shape.is_atomic:
         fields: dict[str, Any] = {MARK: {}}
         inside = shape.inside
         known, rest = inside.fields.get, inside.rest or FREE
         for name, child in value.items():
-            # Most of an object is plain: a call for each would be most of the time.
+            # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
             fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, known(name) or rest)
         return fields
@@ -67,7 +67,7 @@ def all_fields_of(value: Any, shape: Shape) -> FieldSet:
 
 
 def differences(old: Any, new: Any, shape: Shape) -> Differences:
-    """In which places a new value differs from an old one."""
+    """Return the fields in which a new value differs from an old one."""
     if old is new or old == new:
         return _NONE
     if isinstance(old, dict) and isinstance(new, dict) and not shape.is_atomic:
@@ -83,7 +83,7 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
     added: dict[str, Any] = {}
     for name, child in new.items():
         was = old.get(name, _ABSENT)
-        if was is child:  # as most of an object
+        if was is child:  # identical for most fields
             continue
         step, inner = prefix + name, shape.below(name) if prefix else shape.item
         if was is _ABSENT:
@@ -100,7 +100,7 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
 
 
 def merged(live: Any, applied: Any, shape: Shape) -> Any:
-    """A live value with an applied one merged into it."""
+    """Merge an applied value into a live one."""
     if isinstance(live, dict) and isinstance(applied, dict) and not shape.is_atomic:
         changed = {
             name: merged(live[name], child, shape.below(name)) if name in live else child
@@ -113,9 +113,9 @@ def merged(live: Any, applied: Any, shape: Shape) -> Any:
 
 
 def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Shape) -> list[Any]:
-    """The items of two lists: what both have comes in the applied order, what only the live one has stays in its place.
+    """Merge two lists: shared and new items take the applied order, other live items keep their position.
 
-    Where the live list is in another order, an item of it comes after the last before it that it shares.
+    Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
     result = []
     waiting, shared = deque(applied), deque(step for step in applied if step in live)
@@ -131,7 +131,7 @@ def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Sha
 
 
 def less(value: Any, fields: FieldSet, shape: Shape) -> Any:
-    """A value without the places of a set; None where nothing is left of it."""
+    """Return a value without the fields of a set; None if nothing remains."""
     if isinstance(value, dict) and not shape.is_atomic:
         kept = {}
         for name, child in value.items():
@@ -154,7 +154,7 @@ def _items_less(value: Sequence[Any], fields: FieldSet, shape: Shape) -> list[An
 
 
 def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
-    """A set with the fields of known name on the way to its places."""
+    """Add the declared fields on the path to each member to a set."""
     result: dict[str, Any] = {}
     for step, within in fields.items():
         if step == MARK:
@@ -168,7 +168,7 @@ def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
 
 
 def items_of(items: Sequence[Any], shape: Shape, *, unique: bool = False) -> dict[str, Any]:
-    """The items of a list by what tells them apart; of several alike the first, or none of them may be."""
+    """Return list items by path element. Of duplicates the first is kept; Refused if `unique` is set."""
     found: dict[str, Any] = {}
     for item in items:
         step = step_of(item, shape)
@@ -180,12 +180,12 @@ def items_of(items: Sequence[Any], shape: Shape, *, unique: bool = False) -> dic
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _step_named(key: str, name: str) -> str:
-    """The step to an item of that name, such as the type of a condition: there are few."""
+    """Return the path element of a list item with a single string key; cached, since few values are common."""
     return f"k:{_encode({key: name}).decode()}"
 
 
 def step_of(item: Any, shape: Shape) -> str:
-    """The step to an item of a list."""
+    """Return the path element of a list item."""
     if not shape.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):

@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: authentication, RBAC, impersonation, tokens, reviews."""
+"""Authentication and authorization: users, RBAC, impersonation, tokens, reviews."""

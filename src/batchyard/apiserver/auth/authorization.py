@@ -1,4 +1,4 @@
-"""Who may do what: the question that is asked of every request. Source: k8s.io/apiserver, pkg/authorization."""
+"""Authorization: the attributes of a request, and the decision. Source: k8s.io/apiserver, pkg/authorization."""
 
 from typing import Final, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ _VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update",
 
 
 class Attributes(NamedTuple):
-    """What somebody is about to do: to a resource, or to a path that is none."""
+    """The attributes of a request to authorize: user, verb, and a resource or a non-resource path."""
 
     user: User
     verb: str
@@ -24,26 +24,26 @@ class Attributes(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Whether something may be done, and why where there is something to say."""
+    """Whether a request is allowed, with a reason or ''."""
 
     allowed: bool
     reason: str = ""
 
 
 class Authorizer(Protocol):
-    """Decides who may do what."""
+    """Decides whether a user may perform a request."""
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Whether it may be done."""
+        """Decide whether a request is allowed."""
 
 
 def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
-    """What a request is about to do."""
+    """Return the attributes of a request."""
     if path is None:
         return Attributes(request.user, verb_of(request, path), path=request.path)
     info, verb = path.info, verb_of(request, path)
     is_namespace = info.plural == "namespaces" and not info.group
-    namespace = path.name if is_namespace else path.namespace  # so that those who may read all in it may read it too
+    namespace = path.name if is_namespace else path.namespace  # as readers of a namespace may read its object
     name = path.name
     if not name and verb in {"list", "watch"}:
         name = name_selected(request)
@@ -51,7 +51,7 @@ def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
 
 
 def forbidden(attributes: Attributes, reason: str = "") -> Refused:
-    """The refusal of what may not be done, as the API server words it."""
+    """Return the 403 error of a denied request, in Kubernetes' wording."""
     told = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
         return Refused(403, "Forbidden", f'forbidden: {told} path "{attributes.path}"')
@@ -62,7 +62,7 @@ def forbidden(attributes: Attributes, reason: str = "") -> Refused:
 
 
 def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
-    """The refusal of something about a resource, or about one of its objects."""
+    """Return a 403 error about a resource or one of its objects."""
     title = f"{resource}.{group}" if group else resource
     details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
     named = f'{title} "{name}"' if name else title
@@ -70,7 +70,7 @@ def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
 
 
 def verb_of(request: Request, path: ResourcePath | None) -> str:
-    """What it is about to do in one word."""
+    """Return the verb of a request."""
     if path is None:
         return request.method.lower()
     verb = _VERBS.get(request.method, "")

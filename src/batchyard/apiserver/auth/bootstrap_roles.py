@@ -1,4 +1,4 @@
-"""The roles and bindings that are there from the first start, as far as they are about kinds that we have.
+"""Bootstrap roles and bindings, limited to the kinds that this server serves.
 
 Sources: Kubernetes's plugin/pkg/auth/authorizer/rbac/bootstrappolicy, Kueue's config/components/rbac.
 """
@@ -24,7 +24,7 @@ _MONITORED: Final = (
     *("/metrics", "/metrics/slis"),
 )
 
-#: Rules of Kubernetes's own roles.
+#: Rules of Kubernetes' own roles.
 _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "cluster-admin": (Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",))),
     "system:discovery": (
@@ -102,7 +102,7 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule(_READ, ("batchyard.dev",), ("decisions",)),
     ),
 }
-#: The roles into which one is taken, by their labels.
+#: The roles into which a role is aggregated by its labels.
 _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": ("admin",),
     "view": ("edit",),
@@ -118,7 +118,7 @@ _BOUND: Final[Mapping[str, tuple[str, ...]]] = {
     "system:monitoring": (MONITORING,),
     "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
 }
-#: Of Kueue's and its users' kinds: group, plural, whether they have a status, who reads them by being whom.
+#: Kinds of Kueue and its jobs: group, plural, whether it has a status, the roles that may read it.
 _QUEUED: Final = (
     (_KUEUE, "clusterqueues", True, ("batch-admin", "admin")),
     (_KUEUE, "cohorts", False, ("batch-admin", "admin")),
@@ -129,17 +129,17 @@ _QUEUED: Final = (
     ("batch", "jobs", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
     ("jobset.x-k8s.io", "jobsets", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
 )
-#: Of which it is told when they start: those who may read them may ask.
+#: The kinds with a start forecast; readers of the kind may read it.
 _FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
-#: Who reads what the work in his namespaces cost; its budgets are not for him to set.
+#: Cost resources, readable by the users of a namespace; budgets are written by administrators only.
 _COSTS: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
-#: Those of them that can be asked why they are as they are.
+#: The kinds with a `why` subresource.
 _EXPLAINED: Final = ("clusterqueues", "workloads", "jobs", "jobsets")
 _SINGULAR: Final = {"topologies": "topology"}
 
 
 def bootstrap_roles() -> Iterator[Obj]:
-    """All of them."""
+    """Yield all bootstrap roles and bindings."""
     for name, rules in _RULES.items():
         yield _role(name, rules, _aggregated(_LABELS.get(name, ())))
     for name in ("admin", "edit", "view"):
@@ -176,7 +176,7 @@ def _kueue_roles() -> Iterator[Obj]:
 
 
 def _aggregated(into: Sequence[str]) -> dict[str, str]:
-    """The labels by which a role is taken into others: those of Kueue by its own."""
+    """Return the aggregation labels for the given roles; the `batch-` roles of Kueue use its label prefix."""
     labels = (f"rbac.kueue.x-k8s.io/{who}" if who.startswith("batch-") else f"{_AGGREGATE}{who}" for who in into)
     return dict.fromkeys(labels, "true")
 
@@ -186,7 +186,7 @@ def _role(name: str, rules: Sequence[Rule], labels: Mapping[str, str]) -> Obj:
 
 
 def _aggregate(name: str, label: str, labels: Mapping[str, str]) -> Obj:
-    """A role of the rules of all that have a label."""
+    """Return a role that aggregates all roles with a label."""
     selectors = [{"matchLabels": {label: "true"}}]
     return {**_made("ClusterRole", name, labels), "aggregationRule": {"clusterRoleSelectors": selectors}, "rules": []}
 
@@ -198,7 +198,7 @@ def _binding(role: str, groups: Sequence[str]) -> Obj:
 
 
 def _made(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """An object of a name; Kubernetes's own say that they are from the first start."""
+    """Return an object with a name; Kubernetes' own bootstrap roles also get the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

@@ -1,4 +1,4 @@
-"""Nobody gives more than he has: what is asked of those who write roles and bind them.
+"""Privilege escalation prevention: users can grant only permissions that they hold.
 
 Sources: Kubernetes's pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased.
 """
@@ -24,21 +24,21 @@ _RESOURCES: Final = {
 
 
 class Escalation:
-    """See the module."""
+    """The escalation checks for writes of roles and bindings."""
 
     def __init__(self, rbac: Rbac) -> None:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, Guard]:
-        """The guards of the kinds of roles and bindings."""
+        """Return the guards by kind of role or binding."""
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
     def _check_role(self, user: User, new: Obj, old: Obj | None) -> None:
-        """A role may hold what its writer has; more, if he may `escalate`.
+        """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
 
-        Also one whose rules stay: by a label they would come into roles that others have. Whether it gathers rules is
-        for those who may everything, who might gather any, or leave others without.
+        Unchanged rules are checked too, because a new label can aggregate them into other roles. A role with an
+        aggregation rule requires all permissions, since it can gather any rule.
         """
         if _is_about_going(new, old):
             return
@@ -52,7 +52,7 @@ class Escalation:
         self._check_held(user, new, wanted)
 
     def _check_binding(self, user: User, new: Obj, old: Obj | None) -> None:
-        """A role may be bound by those who have what it holds, or may `bind` it."""
+        """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
         if _is_about_going(new, old):
             return
         role, namespace = role_key(new), new["metadata"].get("namespace", "")
@@ -82,7 +82,7 @@ class Escalation:
 
 
 def _is_about_going(new: Obj, old: Obj | None) -> bool:
-    """Whether a change is about nothing but when the object goes: its owners and finalizers, which give nobody more."""
+    """Report whether a change affects only owner references and finalizers, which grant no permission."""
     return old is not None and _without_ends(new) == _without_ends(old)
 
 

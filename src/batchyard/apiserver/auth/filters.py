@@ -1,4 +1,7 @@
-"""At the door: who asks, as whom, and whether he may. Source of the order: k8s.io/apiserver, pkg/server/config.go."""
+"""Request filters: authentication, impersonation, authorization.
+
+Source of the order: k8s.io/apiserver, pkg/server/config.go.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -20,7 +23,7 @@ from batchyard.apiserver.resources import ResourcePath, part_at
 
 # --- impersonation ---
 #
-# Acting as somebody else, by the headers Impersonate-*.
+# The Impersonate-* headers make a request act as another user.
 #
 # Source: k8s.io/apiserver, pkg/endpoints/filters/impersonation.go.
 
@@ -34,8 +37,8 @@ _EXTRA: Final = "impersonate-extra-"
 
 
 def impersonated(request: Request) -> User | None:
-    """Whom a request is made as; None if it says nothing of that."""
-    if _PREFIX not in "\n".join(request.headers):  # as of nearly all
+    """Return the impersonated user; None without impersonation headers."""
+    if _PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
     name = request.headers.get(_USER, "")
     given = [header for header in request.headers if header in {_GROUP, _UID} or header.startswith(_EXTRA)]
@@ -55,7 +58,7 @@ def impersonated(request: Request) -> User | None:
 
 
 def rights_needed(user: User, request: Request) -> Iterator[Attributes]:
-    """What a user must be allowed to make that request as somebody else: to impersonate each thing it names."""
+    """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_USER]
     account = account_of(name)
     if account is None:
@@ -79,22 +82,22 @@ def _extra(request: Request) -> Iterator[tuple[str, list[str]]]:
 
 
 HEALTH: Final = ("healthz", "livez", "readyz")
-#: What whoever comes by may ask.
+#: Path roots that need no authentication.
 _OPEN: Final = (*HEALTH, "version", "ui")
 _SCHEME: Final = "bearer"
-#: Parts of objects that the page shows beside its models.
+#: Subresources that the dashboard reads beside its models.
 _LOOKED_AT: Final = ("why", "eta")
 
 
 class Access:
-    """See the module."""
+    """The filters of a request: authentication, impersonation, authorization."""
 
     def __init__(self, authorizer: Authorizer, tokens: Tokens) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
     def authenticated(self, request: Request) -> Request:
-        """The request with the user that its certificate or its token names; Refused where they are not good."""
+        """Return the request with the user of its certificate or token. Raises Refused on invalid credentials."""
         if request.user != ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -110,7 +113,7 @@ class Access:
         return request
 
     def acting(self, request: Request) -> Request:
-        """The request with the user it is made as, if it says so and its own user may do that."""
+        """Return the request with the impersonated user, if any. Raises Refused if its own user may not impersonate."""
         user = impersonated(request)
         if user is None:
             return request
@@ -121,7 +124,7 @@ class Access:
         return request.made_by(user)
 
     def check(self, request: Request, path: ResourcePath | None, verb: str = "") -> None:
-        """Refused unless its user may do what the request is about to do, or what the verb says."""
+        """Raise Refused unless the user may perform the request, or the given verb in its place."""
         if path is None and _is_open(request):
             return
         attributes = attributes_of(request, path)
@@ -133,12 +136,12 @@ class Access:
 
 
 def unauthorized() -> Refused:
-    """The refusal of those who do not show who they are."""
+    """Return the 401 error of a request without valid credentials."""
     return Refused(401, "Unauthorized", "Unauthorized")
 
 
 def is_for_looking(request: Request) -> bool:
-    """Whether a token that was made for the page is good for a request: it reads models, and answers about objects."""
+    """Report whether a page token permits a request: it permits reads of models and of `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
     return request.path.startswith(MODELS) or part_at(request.path) in _LOOKED_AT

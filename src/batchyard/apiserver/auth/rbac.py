@@ -1,7 +1,7 @@
-"""Role-based access control: who may do what, as roles and their bindings say.
+"""Role-based access control: decisions from Roles and their bindings.
 
-An index over the stored objects, kept up by every change: a question looks at the bindings of its user and groups
-alone. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
+The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
+groups. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
 """
 
 import json
@@ -17,7 +17,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 
 # --- rules ---
 #
-# Rules of roles: what one allows, and whether some of them cover others.
+# Rules of roles: what a rule allows, and which rules other rules cover.
 #
 # Sources: Kubernetes's pkg/apis/rbac/v1/evaluation_helpers.go, k8s.io/component-helpers, auth/rbac/validation.
 
@@ -26,7 +26,7 @@ ALL: Final = "*"
 
 
 class Rule(NamedTuple):
-    """A rule of a role: verbs on resources, or on paths that are none."""
+    """A rule of a role: verbs on resources or on non-resource URLs."""
 
     verbs: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Rule(NamedTuple):
     urls: tuple[str, ...] = ()
 
     def allows(self, attributes: Attributes) -> bool:
-        """Whether the rule allows it."""
+        """Report whether the rule allows a request."""
         if not _holds(self.verbs, attributes.verb):
             return False
         if not attributes.resource:
@@ -49,13 +49,13 @@ class Rule(NamedTuple):
         )
 
     def told(self) -> Mapping[str, Any]:
-        """The rule as the API tells of rules."""
+        """Return the rule as JSON of the API."""
         told = {"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources}
         told |= {"resourceNames": self.names, "nonResourceURLs": self.urls}
         return {field: list(values) for field, values in told.items() if values}
 
     def __str__(self) -> str:
-        """The rule in the words of refusals."""
+        """Format the rule as in denial messages."""
         told = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
         told |= {"ResourceNames": self.names, "Verbs": self.verbs}
         parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in told.items() if values)
@@ -63,13 +63,13 @@ class Rule(NamedTuple):
 
 
 def rules_of(role: Obj) -> tuple[Rule, ...]:
-    """The rules of a Role or a ClusterRole."""
+    """Return the rules of a Role or ClusterRole."""
     fields = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
     return tuple(Rule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
 
 
 def uncovered(wanted: Iterable[Rule], held: Sequence[Rule]) -> list[Rule]:
-    """What rules allow that those held do not: as few rules as say it."""
+    """Return what the wanted rules allow and the held rules do not, merged into as few rules as possible."""
     missing = [part for rule in wanted for part in _parts(rule) if not any(_covers(each, part) for each in held)]
     merged: dict[tuple[tuple[str, ...], ...], Rule] = {}
     for rule in missing:
@@ -79,7 +79,7 @@ def uncovered(wanted: Iterable[Rule], held: Sequence[Rule]) -> list[Rule]:
 
 
 def _parts(rule: Rule) -> Iterator[Rule]:
-    """A rule as rules of one verb and one thing each, which another rule covers or does not."""
+    """Split a rule into rules of a single verb and a single resource, name or URL."""
     for verb in rule.verbs:
         for group in rule.groups:
             for resource in rule.resources:
@@ -90,7 +90,7 @@ def _parts(rule: Rule) -> Iterator[Rule]:
 
 
 def _covers(rule: Rule, part: Rule) -> bool:
-    """Whether a rule covers one of one verb and one thing."""
+    """Report whether a rule covers a single-verb, single-resource rule."""
     if not _holds(rule.verbs, part.verbs[0]):
         return False
     if part.urls:
@@ -118,25 +118,25 @@ _BINDINGS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
 
 
 class _Grant(NamedTuple):
-    """A role that a binding gives, and how that is told."""
+    """A role that a binding grants, and the description of the binding."""
 
     role: Key
     source: str
 
 
 class Rbac:
-    """See the module."""
+    """The RBAC index: rules by role, and granted roles by namespace and subject."""
 
     def __init__(self, objects: Found) -> None:
         self._rules: dict[Key, tuple[Rule, ...]] = {}
-        #: By namespace ('': all of them) and subject: what the bindings there give.
+        #: By namespace ('': cluster-wide) and subject: the grants by binding.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}
         for kind in (*_ROLES, *_BINDINGS):
             for obj in objects.list(kind):
                 self._add(key_of(obj), obj)
 
     def observe(self, change: WatchEvent) -> None:
-        """Take note of a change as it happens."""
+        """Update the index with a change."""
         if change.key.kind not in _ROLES and change.key.kind not in _BINDINGS:
             return
         if change.old is not None:
@@ -145,7 +145,7 @@ class Rbac:
             self._add(change.key, change.obj)
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Whether it may be done, and by which binding."""
+        """Decide whether a request is allowed, and by which binding."""
         if MASTERS in attributes.user.groups:
             return Decision(True)
         for grant in self._granted(attributes.user, attributes.namespace):
@@ -154,11 +154,11 @@ class Rbac:
         return Decision(False)
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """All rules that hold for a user in a namespace; in '' those that hold everywhere."""
+        """Return all rules of a user in a namespace; for '' the cluster-wide rules."""
         return [rule for grant in self._granted(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[Rule] | None:
-        """The rules of a role; None if there is no such role."""
+        """Return the rules of a role; None if the role does not exist."""
         return self._rules.get(role)
 
     def _granted(self, user: User, namespace: str) -> Iterator[_Grant]:
@@ -191,7 +191,7 @@ class Rbac:
 
 
 def role_key(binding: Obj) -> Key:
-    """The role that a binding refers to."""
+    """Return the key of the role that a binding refers to."""
     role = binding["roleRef"]
     if role["kind"] == "Role":
         return Key(scheme.ROLE, binding["metadata"].get("namespace", ""), role["name"])
@@ -199,7 +199,7 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject(subject: Mapping[str, Any], namespace: str) -> str:
-    """A subject as the index has it: ServiceAccounts are users; '' where it can be nobody."""
+    """Return a subject as an index key. ServiceAccounts are users; '' if the subject has no namespace."""
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"
@@ -208,7 +208,7 @@ def _subject(subject: Mapping[str, Any], namespace: str) -> str:
 
 
 def _source(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:
-    """How a binding is told of; names before namespaces, as Kubernetes has it."""
+    """Describe a binding in Kubernetes' form, with names before namespaces."""
     where = f"/{binding.namespace}" if binding.namespace else ""
     who = subject["name"]
     if subject["kind"] == "ServiceAccount":

@@ -1,6 +1,6 @@
-"""Questions that are asked by creating an object, and answered in its status; none is ever stored.
+"""Review resources: a create request asks a question, and the status of the reply answers it. Reviews are not stored.
 
-Who may do what: SubjectAccessReview, its local and its own form, SelfSubjectRulesReview. Who is who: TokenReview,
+Authorization: SubjectAccessReview, its local and self variants, SelfSubjectRulesReview. Authentication: TokenReview,
 SelfSubjectReview. Sources: Kubernetes's pkg/registry/{authorization,authentication}, pkg/apis/authorization/validation.
 """
 
@@ -26,21 +26,21 @@ from batchyard.base.instant import SECOND
 AUTHORIZATION: Final = "authorization.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
-_REMEDY: Final = "say what is asked about"
+_REMEDY: Final = "set the attributes of the request"
 
 Review: TypeAlias = Callable[[Request, Mapping[str, Any], str], Mapping[str, Any]]
-"""The status that answers a review: from the request, the spec and the namespace of its path."""
+"""Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
 class Reviews:
-    """See the module."""
+    """The review resources, answered from RBAC and the token verifier."""
 
     def __init__(self, rbac: Rbac, tokens: Tokens) -> None:
         self._rbac = rbac
         self._tokens = tokens
 
     def resources(self) -> list[Resource]:
-        """The kinds of reviews as resources that can only be created."""
+        """Return the review kinds as create-only resources."""
         return [
             _resource(AUTHORIZATION, "SelfSubjectAccessReview", self._own_access),
             _resource(AUTHORIZATION, "SubjectAccessReview", self._access),
@@ -57,7 +57,7 @@ class Reviews:
         return self._decided("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
 
     def _local_access(self, _request: Request, spec: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
-        """As `_access`, of what is in the namespace of the path alone."""
+        """Answer like `_access`, limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
         user = _user_in(kind, spec)
         if spec.get("nonResourceAttributes"):
@@ -88,14 +88,14 @@ class Reviews:
         wanted = _texts(spec, "audiences") or (ISSUER,)
         audiences = [] if verified is None else [each for each in wanted if each in verified.audiences]
         if verified is None or not audiences:
-            return {"error": "the token is not good, or not for these audiences"}
+            return {"error": "the token is invalid or has none of the requested audiences"}
         return {"authenticated": True, "user": verified.user.told(), "audiences": audiences}
 
     def _own_user(self, request: Request, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.told()}
 
     def _decided(self, kind: str, user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Whether a user may do what a spec describes."""
+        """Decide whether a user may perform what a spec describes."""
         of_resource, of_path = _object(spec, "resourceAttributes"), _object(spec, "nonResourceAttributes")
         is_of_path = spec.get("nonResourceAttributes") is not None
         if (spec.get("resourceAttributes") is not None) == is_of_path:
@@ -116,14 +116,14 @@ class Reviews:
 
 
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
-    """A resource that has no objects: creating one asks a question."""
+    """Return a resource without objects, whose create request is answered by a review."""
 
     def create(request: Request, namespace: str, name: str) -> Response:
         if name:
             raise method_not_allowed()
         sent = read_body(request).value
         if not isinstance(sent, Mapping):
-            raise bad_request("the request's body is no object")
+            raise bad_request("the request body is not an object")
         check_kind(sent, f"{group}/{_VERSION}", kind)
         metadata = _object(sent, "metadata")
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
@@ -138,7 +138,7 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
 
 
 def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -> None:
-    """Refused where a question about access has metadata of its own."""
+    """Raise Refused if an access review has metadata other than the allowed fields."""
     ignored = ("managedFields", "namespace") if is_placed else ("managedFields",)
     said = {field: value for field, value in metadata.items() if value and field not in ignored}
     if said:
@@ -147,14 +147,14 @@ def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -
 
 
 def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
-    """Refused where what was sent says that it is something else."""
+    """Raise Refused if the body has another kind or API version."""
     found = (sent.get("apiVersion") or api_version, sent.get("kind") or kind)
     if found != (api_version, kind):
         raise bad_request(f'{found[1]} in version "{found[0]}" cannot be handled as a {kind}')
 
 
 def _user_in(kind: str, spec: Mapping[str, Any]) -> User:
-    """The user whom a spec is about."""
+    """Return the user that a spec names."""
     user, groups, extra = _text(spec, "user"), _texts(spec, "groups"), _object(spec, "extra")
     if not user and not groups:
         told = "at least one of user or group must be specified"
@@ -168,7 +168,7 @@ def _refused(kind: str, fault: FieldError) -> Refused:
 
 
 def _object(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """A field that holds an object, empty where it is not there."""
+    """Return an object field; empty if absent."""
     found = of.get(field)
     if found is not None and not isinstance(found, Mapping):
         raise bad_request(f"{field} must be an object")
@@ -176,7 +176,7 @@ def _object(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _text(of: Mapping[str, Any], field: str) -> str:
-    """A field that holds a text, empty where it is not there."""
+    """Return a string field; empty if absent."""
     found = of.get(field)
     if found is not None and not isinstance(found, str):
         raise bad_request(f"{field} must be a string")
@@ -184,7 +184,7 @@ def _text(of: Mapping[str, Any], field: str) -> str:
 
 
 def _texts(of: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    """A field that holds texts, empty where it is not there."""
+    """Return a field with a list of strings; empty if absent."""
     found = of.get(field) or ()
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise bad_request(f"{field} must be a list of strings")
@@ -193,12 +193,12 @@ def _texts(of: Mapping[str, Any], field: str) -> tuple[str, ...]:
 
 # --- token requests ---
 #
-# `serviceaccounts/NAME/token`: a token for a ServiceAccount, of limited life.
+# `serviceaccounts/NAME/token`: a token for a ServiceAccount, with a limited lifetime.
 #
 # Source: Kubernetes's pkg/registry/core/serviceaccount/storage/token.go and pkg/apis/authentication/validation.
 
 
-#: Who asks for a longer life gets this one, as with a limit of the API server for service account tokens.
+#: Maximum lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
 LIFE_MAX: Final = 30 * 24 * 3600
 _LIFE: Final = 3600
 _LIFE_MIN: Final = 600
@@ -209,14 +209,14 @@ _BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets
 
 
 class TokenRequests:
-    """See the module."""
+    """The handler of token requests."""
 
     def __init__(self, objects: Found, tokens: Tokens) -> None:
         self._objects = objects
         self._tokens = tokens
 
     def answer(self) -> Answer:
-        """Who answers there."""
+        """Return the handlers of the subresource."""
         return Answer(_GROUP, "v1", _KIND, {"POST": self._create})
 
     def _create(self, request: Request, namespace: str, name: str) -> Response:
@@ -241,7 +241,7 @@ class TokenRequests:
         return Response(201, body)
 
     def _bound(self, reference: Any, namespace: str, account: str) -> Obj | None:
-        """The object that a token is to be bound to."""
+        """Return the object that the token is bound to; None without a reference."""
         if reference is None:
             return None
         kind = reference.get("kind") if isinstance(reference, Mapping) else None
@@ -267,7 +267,7 @@ class TokenRequests:
 
 
 def _check_place(metadata: Any, namespace: str, name: str) -> None:
-    """Refused where what was sent names another account than the path does."""
+    """Raise Refused if the body names another ServiceAccount than the path."""
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
     for field, wanted in (("name", name), ("namespace", namespace)):
@@ -278,9 +278,9 @@ def _check_place(metadata: Any, namespace: str, name: str) -> None:
 
 
 def _seconds(spec: Mapping[str, Any]) -> int:
-    """How long a token is to be good."""
+    """Return the requested lifetime of a token in seconds."""
     asked = spec.get("expirationSeconds", _LIFE)
-    path, remedy = "spec.expirationSeconds", "ask for ten minutes or more"
+    path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(asked, int) or isinstance(asked, bool):
         raise bad_request(f"{path} must be an integer")
     if asked < _LIFE_MIN:
@@ -295,7 +295,7 @@ def _seconds(spec: Mapping[str, Any]) -> int:
 
 
 def _audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """For whom a token is to be good; for the platform where nothing is said."""
+    """Return the requested audiences of a token; the platform's own by default."""
     found = spec.get("audiences") or (ISSUER,)
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise bad_request("spec.audiences must be a list of strings")

@@ -1,4 +1,4 @@
-"""Users, rights and tokens, put together: what the server asks at its door, and what it serves of them."""
+"""The security of a server: filters, RBAC index, guards of roles, review and token resources."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -16,10 +16,10 @@ from batchyard.apiserver.resources import Resource, with_answers
 
 # --- owner pods ---
 #
-# Pods for the owner of a platform alone, on a machine that cannot isolate pods from itself.
+# Only the owner of a platform may start pods on a machine that cannot isolate pods from itself.
 #
-# Every pod comes from an object that a request writes: the pod itself, or the Job, CronJob or JobSet that makes it. So
-# those requests are denied to users who are not the owner, and so are commands in the owner's containers.
+# Every pod comes from an object that a request writes: the pod itself, or its Job, CronJob or JobSet. The authorizer
+# therefore denies those writes to other users, and also commands in the owner's containers.
 
 
 _WRITES: Final = frozenset({"create", "update", "patch"})
@@ -28,7 +28,10 @@ _COMMANDS: Final = frozenset({"exec", "attach"})
 
 
 class OwnerPods:
-    """Denies what starts processes to users who are not the owner, for a reason; decides else as another authorizer."""
+    """An authorizer that denies requests that start processes to users other than the owner.
+
+    It delegates all other requests.
+    """
 
     def __init__(self, authorizer: Authorizer, denial: Callable[[], str]) -> None:
         """`denial` returns why the machine cannot isolate pods; '' if it can."""
@@ -36,7 +39,7 @@ class OwnerPods:
         self._denial = denial
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Whether it may be done, and why not."""
+        """Decide whether a request is allowed, with the reason of a denial."""
         if MASTERS not in attributes.user.groups and _starts_processes(attributes):
             reason = self._denial()
             if reason:
@@ -52,7 +55,7 @@ def _starts_processes(attributes: Attributes) -> bool:
 
 
 class Security(NamedTuple):
-    """What there is of it: the door, and the index that is to hear of every change."""
+    """The filters of a server, the RBAC index that must observe every change, and all resources."""
 
     access: Access
     rbac: Rbac
@@ -66,7 +69,7 @@ def _no_denial() -> str:
 def security_of(
     objects: Found, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
 ) -> Security:
-    """The door of a server, and its resources with what belongs to users, rights and tokens.
+    """Return the filters of a server, and its resources with guards, tokens and reviews added.
 
     `pods_denial` returns why only the owner may start pods; '' if other users may too.
     """

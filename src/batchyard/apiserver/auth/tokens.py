@@ -1,8 +1,8 @@
-"""Tokens of ServiceAccounts: JSON web tokens that the platform signs, and reads again.
+"""ServiceAccount tokens: JSON Web Tokens that the platform signs and verifies.
 
-A token is good for its audiences, until its time is over, and only while the ServiceAccount it was made for, and the
-pod or Secret it is bound to, are still there. It is read by people and programs outside, so its time is that of the
-clock, however fast the platform's runs. Sources: Kubernetes's pkg/serviceaccount/{claims,jwt}.go and
+A token is valid for its audiences until it expires, while its ServiceAccount and the pod or Secret it is bound to
+exist. External clients read its times, so it uses the wall clock, not the platform's time. Sources: Kubernetes's
+pkg/serviceaccount/{claims,jwt}.go and
 pkg/registry/core/serviceaccount/storage/token.go.
 """
 
@@ -19,9 +19,9 @@ from batchyard.apiserver.auth.authentication import AUTHENTICATED, User, account
 from batchyard.apiserver.objects import Found
 from batchyard.base.instant import SECOND, Instant
 
-#: Who signs, and for whom a token is that does not say otherwise.
+#: The issuer of ServiceAccount tokens, and their default audience.
 ISSUER: Final = "https://kubernetes.default.svc"
-#: Who signs what is for the page alone.
+#: The issuer of tokens for the dashboard.
 PAGE: Final = "https://batchyard.dev/page"
 ALGORITHM: Final = "ES256"
 _BOUND: Final[Mapping[str, str]] = {"pod": scheme.POD, "secret": scheme.SECRET}
@@ -31,28 +31,28 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Signer(Protocol):
-    """A key that signs, and knows its own signatures."""
+    """A key that signs messages and verifies its own signatures."""
 
     @property
     def key_id(self) -> str:
-        """Which key it is."""
+        """The key ID."""
 
     def sign(self, message: bytes) -> bytes:
-        """The signature of a message."""
+        """Return the signature of a message."""
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether that is the signature of a message."""
+        """Report whether a signature is that of a message."""
 
 
 class Verified(NamedTuple):
-    """What a token says, and is good for now."""
+    """The user and the audiences of a valid token."""
 
     user: User
     audiences: tuple[str, ...]
 
 
 class Tokens:
-    """See the module."""
+    """Issues and verifies tokens."""
 
     def __init__(self, objects: Found, signer: Signer, clock: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -60,19 +60,19 @@ class Tokens:
         self.clock = clock
 
     def user_of(self, token: str) -> User | None:
-        """The user of a token that is good here; None where it is not."""
+        """Return the user of a token that is valid for this server; None if it is not."""
         verified = self.verified(token)
         return verified.user if verified is not None and ISSUER in verified.audiences else None
 
     def looker_of(self, token: str) -> User | None:
-        """The user of a token that was made for looking at the page; None of any other, and once its time is over."""
+        """Return the user of a page token; None for any other token or an expired one."""
         claims, now = self._signed_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != PAGE or not claims["nbf"] <= now < claims["exp"]:
             return None
         return User(claims["sub"], (*claims["groups"], AUTHENTICATED))
 
     def issue(self, account: Obj, bound: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
-        """A token for a ServiceAccount, good as long as the object it is bound to is there too."""
+        """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
         metadata, now = account["metadata"], self.clock() // SECOND
         named = {"namespace": metadata["namespace"], "serviceaccount": _reference(account)}
         if bound is not None:
@@ -89,7 +89,7 @@ class Tokens:
         return _signed(self._signer, claims)
 
     def verified(self, token: str) -> Verified | None:
-        """What a token says; None where it is not ours, not good now, or for what is no longer there."""
+        """Verify a token; None if the signature, the times or the referenced objects are not valid."""
         claims = self._signed_claims(token)
         now = self.clock() // SECOND
         if claims is None or claims["iss"] != ISSUER or not claims["nbf"] <= now < claims["exp"]:
@@ -112,7 +112,7 @@ class Tokens:
         return Verified(user, tuple(claims["aud"]))
 
     def _signed_claims(self, token: str) -> Mapping[str, Any] | None:
-        """The claims of a token that we have signed; None of any other."""
+        """Return the claims of a token that this platform signed; None for any other."""
         parts = token.split(".")
         if len(parts) != 3 or len(token) > _LENGTH_MAX or not token.isascii():
             return None
@@ -127,7 +127,7 @@ class Tokens:
         return claims
 
     def _is_there(self, kind: str, namespace: str, reference: Mapping[str, str]) -> bool:
-        """Whether an object is there, still the same, and not about to go; a pod may end its work."""
+        """Report whether an object with the same UID exists and is not being deleted; pods may be terminating."""
         found = self._objects.get(Key(kind, namespace, reference["name"]))
         if found is None or found["metadata"]["uid"] != reference["uid"]:
             return False
@@ -135,7 +135,7 @@ class Tokens:
 
 
 def page_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
-    """A token with which a browser may look at the page as somebody, and do nothing else, until then."""
+    """Return a token with which a browser can only read the dashboard as a user, until `expires_at`."""
     times = {"nbf": now // SECOND, "exp": expires_at // SECOND}
     return _signed(signer, {"iss": PAGE, "sub": user, "groups": list(groups), **times})
 
@@ -155,7 +155,7 @@ def _text_of(content: bytes) -> str:
 
 
 def _bytes_of(text: str) -> bytes:
-    """The content of a part; ValueError if it is none."""
+    """Decode a base64url part; raises ValueError if it is malformed."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

@@ -1,1 +1,1 @@
-"""Kinds that users define: CustomResourceDefinitions, and the objects of the kinds they define."""
+"""Custom resources: CustomResourceDefinitions, and the objects of the kinds that they define."""

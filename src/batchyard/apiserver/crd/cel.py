@@ -1,4 +1,4 @@
-"""The Common Expression Language, as the rules of CustomResourceDefinitions use it. Loads the library when imported.
+"""The Common Expression Language for rules of CustomResourceDefinitions. Importing it loads the CEL library.
 
 Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
 """
@@ -25,9 +25,9 @@ from batchyard.apiserver.crd.schemas import PRESERVES, Schema, additional, items
 
 # --- cel functions ---
 #
-# Functions that Kubernetes has beyond the language: of lists, sets, texts, quantities, URLs and addresses.
+# The CEL extension functions of Kubernetes: lists, sets, strings, quantities, URLs and addresses.
 #
-# A quantity, a URL, an address or a network is the text of it in one canonical form, so that equal ones are equal.
+# Quantities, URLs, addresses and networks are represented by canonical strings, so that equal values compare equal.
 # Source: k8s.io/apiserver, pkg/cel/library.
 
 
@@ -37,7 +37,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def further_functions() -> Any:
-    """All of them, as the library takes them."""
+    """Return all functions as an extension of the CEL library."""
     by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, call in _all():
         overloads = by_name.setdefault(name, [])
@@ -47,7 +47,7 @@ def further_functions() -> Any:
 
 
 def _all() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Name, whether it is called on its first parameter, types of parameters and result, and what it does."""
+    """Yield name, whether it is a member function, parameter types, result type and implementation."""
     text, whole, truth, real = _T.STRING, _T.INT, _T.BOOL, _T.DOUBLE
     yield "isSorted", True, [_LIST], truth, lambda each: list(each) == sorted(each)
     yield "sum", True, [_LIST], _ANY, sum
@@ -78,7 +78,7 @@ def _all() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
 
 
 def _of_places() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """URLs, addresses and networks."""
+    """Yield the functions of URLs, addresses and networks."""
     text, whole, truth = _T.STRING, _T.INT, _T.BOOL
     yield "url", False, [text], text, _url
     yield "isURL", False, [text], truth, _reads(_url)
@@ -132,7 +132,7 @@ def _last_index(items: Sequence[Any], wanted: Any) -> int:
 
 
 def _members(items: Iterable[Any]) -> set[Any]:
-    """The items of a list as a set: equal where the language has them equal, which true and 1 are not."""
+    """Return list items as a set with CEL's equality, in which true and 1 differ."""
     return {_member(each) for each in items}
 
 
@@ -151,7 +151,7 @@ def _first_found(where: str, what: str, count: int) -> list[str]:
 def _url(text: str) -> str:
     parts = urlsplit(text)
     if not (parts.scheme and parts.netloc) and not text.startswith("/"):
-        raise ValueError(f"{text!r} is no URL: it is neither absolute nor a path")
+        raise ValueError(f"{text!r} is not a URL: neither absolute nor a path")
     return text
 
 
@@ -164,7 +164,7 @@ def _contains_network(outer: str, inner: str) -> bool:
     return one.version == other.version and other.prefixlen >= one.prefixlen and other.network_address in one
 
 
-#: Functions that Kubernetes has and we have not.
+#: Kubernetes functions that are not implemented.
 LACKING: Final = frozenset(
     {"authorizer", "format", "isSemver", "semver", "transformList", "transformMap", "transformMapEntry"}
 )
@@ -173,15 +173,15 @@ _RESULTS: Final = ("BOOL", "DYN")
 
 
 class Expression(NamedTuple):
-    """An expression that can be evaluated."""
+    """A compiled expression."""
 
     program: Any
-    #: Whether it compares with what was there before, and so holds where nothing was.
+    #: Whether it uses `oldSelf`; such a rule is skipped on creation.
     uses_old: bool
 
 
-class NotCompiled(ValueError):  # noqa: N818 - what it is
-    """An expression cannot be used; `lacking` is what Kubernetes has for it and we have not."""
+class NotCompiled(ValueError):  # noqa: N818 - named after the condition
+    """An expression does not compile; `lacking` lists the unimplemented functions that it uses."""
 
     def __init__(self, message: str, lacking: str = "") -> None:
         super().__init__(message)
@@ -189,7 +189,7 @@ class NotCompiled(ValueError):  # noqa: N818 - what it is
 
 
 def rule(text: str, *, optional_old: bool) -> Expression:
-    """The expression of a rule; NotCompiled if it is none."""
+    """Compile a rule. Raises NotCompiled if it is invalid."""
     found = expression(_with_optional_old(text) if optional_old else text)
     if found.program.return_type().name() not in _RESULTS:
         raise NotCompiled("must evaluate to a bool")
@@ -197,7 +197,7 @@ def rule(text: str, *, optional_old: bool) -> Expression:
 
 
 def expression(text: str) -> Expression:
-    """An expression over `self` and `oldSelf`; NotCompiled if it is none."""
+    """Compile an expression over `self` and `oldSelf`. Raises NotCompiled if it is invalid."""
     try:
         return Expression(_environment(with_old=False).compile(text), uses_old=False)
     except RuntimeError:
@@ -211,10 +211,10 @@ def expression(text: str) -> Expression:
 
 
 def evaluated(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
-    """The result of a program, and what went wrong, one of them empty."""
+    """Evaluate a program; return the result and '', or None and the error."""
     try:
         result = program.eval(data=variables)
-    except RuntimeError as error:  # its own bounds: more steps than a rule may take
+    except RuntimeError as error:  # the library's iteration limit
         return None, f"call cost exceeds limit: {error}"
     if result.type() == cel.Type.ERROR:
         return None, str(result.plain_value()).partition(": ")[2]
@@ -236,7 +236,7 @@ def _environment(*, with_old: bool) -> Any:
 
 # --- cel values ---
 #
-# Values as rules see them: fields under names that the language can say, and numbers doubles where they may be.
+# Conversion of values for CEL: escaped field names, and doubles for numbers.
 #
 # Source: k8s.io/apiserver, pkg/cel/escaping.go and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/values.go.
 
@@ -252,7 +252,7 @@ _SIGN: Final = re.compile(r"__|[.\-/]")
 
 
 def cel_value(value: Any, schema: Schema) -> Any:
-    """A value of a schema as a rule sees it."""
+    """Convert a value of a schema for CEL."""
     if not schema:
         return value
     if isinstance(value, Mapping):
@@ -266,7 +266,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
 
 
 def escaped(name: str) -> str:
-    """A field's name as rules say it."""
+    """Return a field name as escaped in CEL."""
     if name in _WORDS:
         return f"__{name}__"
     return _SIGN.sub(lambda found: _SIGNS[found[0]], name)

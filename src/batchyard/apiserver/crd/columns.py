@@ -1,4 +1,4 @@
-"""The columns of a kind that a user defined: its name, and what the definition says; its age where that says nothing.
+"""Table columns of custom kinds: the name, and the columns of the definition, or else the age.
 
 Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor.
 """
@@ -20,18 +20,18 @@ _encode = msgspec.json.encode
 
 
 class Columns:
-    """See the module."""
+    """The table columns of one version of a definition."""
 
     def __init__(self, defined: Sequence[Mapping[str, Any]]) -> None:
         self._defined = defined or [_AGE]
         self._paths: Sequence[Sequence[Step]] = [path_of(each["jsonPath"]) for each in self._defined]
 
     def columns(self) -> list[Column]:
-        """What they are."""
+        """Return the columns."""
         return [_NAME, *map(_column, self._defined)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:
-        """The cells of an object."""
+        """Return the cells of an object."""
         found = [_cell(obj, each["type"], path, now) for each, path in zip(self._defined, self._paths, strict=True)]
         return [obj["metadata"]["name"], *found]
 
@@ -47,7 +47,7 @@ def _column(defined: Mapping[str, Any]) -> Column:
 
 
 def _cell(obj: Obj, type_: str, path: Sequence[Step], now: Instant) -> str:
-    """The first value at a path, if it is of the type."""
+    """Return the first value at a path, if it has the column's type."""
     values = found_at(obj, path)
     if not values or values[0] is None:
         return ""

@@ -1,4 +1,4 @@
-"""The fields of CustomResourceDefinitions, as a structural schema: they are objects like those that they define.
+"""The structural schema of CustomResourceDefinitions, which are handled like custom objects.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types.go.
 """
@@ -28,7 +28,7 @@ def _list(of: Schema, *keys: str) -> dict[str, Any]:
 _NAMES: Final = _object(
     "plural",
     "kind",
-    about="the resource and kind names, as paths, objects and command lines say them",
+    about="the names of the resource and the kind",
     plural=_TEXT,
     singular=_TEXT,
     shortNames=_TEXTS,
@@ -40,7 +40,7 @@ _COLUMN: Final = _object(
     "name",
     "type",
     "jsonPath",
-    about="a column of the tables that are printed of objects",
+    about="a column of the printed table",
     name=_TEXT,
     type=_TEXT,
     format=_TEXT,
@@ -49,7 +49,7 @@ _COLUMN: Final = _object(
     jsonPath=_TEXT,
 )
 _SCALE: Final = _object(
-    about="where the number of replicas is, wanted and present",
+    about="the paths of desired and current replicas",
     specReplicasPath=_TEXT,
     statusReplicasPath=_TEXT,
     labelSelectorPath=_TEXT,
@@ -64,7 +64,7 @@ _VERSION: Final = _object(
     deprecated=_TRUTH,
     deprecationWarning=_TEXT,
     schema=_object(about="the schema of the objects", openAPIV3Schema=_ANYTHING),
-    subresources=_object(about="parts of objects with paths of their own", status=_ANYTHING, scale=_SCALE),
+    subresources=_object(about="the subresources of the objects", status=_ANYTHING, scale=_SCALE),
     additionalPrinterColumns=_list(_COLUMN),
     selectableFields=_list(_object("jsonPath", jsonPath=_TEXT)),
 )
@@ -73,7 +73,7 @@ _SPEC: Final = _object(
     "names",
     "scope",
     "versions",
-    about="what the users of this kind want it to be",
+    about="the desired state of the definition",
     group=_TEXT,
     names=_NAMES,
     scope={"type": "string", "enum": ["Cluster", "Namespaced"]},
@@ -93,7 +93,7 @@ _CONDITION: Final = _object(
 )
 CONDITIONS: Final = _list(_CONDITION, "type")
 _STATUS: Final = _object(
-    about="how it stands with the definition",
+    about="the current state of the definition",
     conditions=CONDITIONS,
     acceptedNames=_object(**_NAMES["properties"]),
     storedVersions=_TEXTS,

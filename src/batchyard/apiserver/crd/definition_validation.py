@@ -1,4 +1,4 @@
-"""Rules of CustomResourceDefinitions beyond the structure of their own fields.
+"""Validation of CustomResourceDefinitions beyond their structural schema.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go.
 """
@@ -30,7 +30,7 @@ from batchyard.apiserver.crd.values import value_faults
 
 # --- schema words ---
 #
-# What the words of a schema must be, themselves as a schema: one that holds itself.
+# The recursive schema of JSON schemas, which checks the types of their keywords.
 #
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
 
@@ -84,7 +84,7 @@ _SELECTABLE_MAX: Final = 8
 
 
 def definition_faults(definition: Obj) -> Iterator[FieldError]:
-    """All rules of a definition whose structure is sound."""
+    """Yield the errors of a structurally valid definition."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")
@@ -100,12 +100,12 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
 
 
 def definition_warnings(definition: Obj) -> list[str]:
-    """What whoever makes a definition is to know of it."""
+    """Return the warnings for the author of a definition."""
     told = []
     known = built_in_kind(definition)
     if known is not None:
         told.append(
-            f"batchyard has {known.kind}.{known.group} itself: this definition is kept, and its schema is not used"
+            f"batchyard serves {known.kind}.{known.group} itself: this definition is stored, but its schema is not used"
         )
         return told
     for i, version in enumerate(definition["spec"]["versions"]):
@@ -114,7 +114,7 @@ def definition_warnings(definition: Obj) -> list[str]:
 
 
 def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """What may not become of a definition."""
+    """Yield the errors of an update of a definition."""
     was, wanted = old["spec"], new["spec"]
     if wanted["group"] != was["group"]:
         yield immutable("spec.group", wanted["group"])
@@ -179,7 +179,7 @@ def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
     if strategy not in ("None", "Webhook"):
         yield unsupported("spec.conversion.strategy", strategy, ("None", "Webhook"))
     elif strategy == "Webhook" and built_in_kind(definition) is None:
-        told = "batchyard calls no webhooks: versions of a kind differ in their apiVersion alone (strategy None)"
+        told = "conversion webhooks are not supported: use strategy None, which changes only apiVersion"
         yield forbidden("spec.conversion.strategy", told, "")
 
 

@@ -1,4 +1,4 @@
-"""The kind CustomResourceDefinition itself: its objects have a structural schema, and rules beyond it."""
+"""The kind CustomResourceDefinition: a custom kind with a structural schema and further validation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,13 +38,13 @@ _COLUMNS: Final = (Column("Name", format="name"), Column("Created At", type="dat
 
 
 class DefinitionStrategy(CustomStrategy):
-    """See the module."""
+    """The strategy of CustomResourceDefinitions."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """A definition as it was sent, complete; or what is wrong with it."""
+        """Decode a definition with defaults; or return its errors."""
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:
             return decoded
@@ -53,28 +53,28 @@ class DefinitionStrategy(CustomStrategy):
         return Decoded(None, faults, []) if faults else Decoded(definition, [], definition_warnings(definition))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of a definition."""
+        """Return the validation errors of an update."""
         return list(definition_update_faults(new, old))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Any status may come of another."""
+        """Return no errors: any status update is valid."""
         return []
 
     def _times(self) -> Places:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table."""
+        """Return the table columns."""
         return _COLUMNS
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of a definition."""
+        """Return the table cells of a definition."""
         made_at = parse_time(stored["metadata"]["creationTimestamp"])
         return [stored["metadata"]["name"], format_time(made_at // SECOND * SECOND)]
 
 
 def definition_resource() -> Resource:
-    """CustomResourceDefinitions, as they are served."""
+    """Return the resource of CustomResourceDefinitions."""
     strategy = DefinitionStrategy()
     return Resource(
         _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
@@ -82,7 +82,7 @@ def definition_resource() -> Resource:
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
-    """A definition with the names that follow from its kind."""
+    """Return a definition with default names."""
     spec = definition["spec"]
     kind = spec["names"]["kind"]
     implied = {"singular": kind.lower(), "listKind": f"{kind}List" if kind else ""}

@@ -1,6 +1,6 @@
-"""JSON paths as the columns and fields of CustomResourceDefinitions use them: `.spec.items[?(@.name=="a")].size`.
+"""JSON paths of columns and fields in CustomResourceDefinitions: `.spec.items[?(@.name=="a")].size`.
 
-Source: k8s.io/client-go, util/jsonpath. Of its filters there are comparisons of one field with a constant.
+Source: k8s.io/client-go, util/jsonpath. Filters are limited to comparisons of one field with a constant.
 """
 
 import re
@@ -16,12 +16,12 @@ _ALL: Final = re.compile(r"\.?\[\*\]|\.\*")
 _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.\-]+))\s*\)\]")
 
 
-class BadPath(ValueError):  # noqa: N818 - what it is
-    """A text that is no path."""
+class BadPath(ValueError):  # noqa: N818 - named after the condition
+    """A malformed path."""
 
 
 def path_of(text: str) -> Sequence[Step]:
-    """The steps of a path; BadPath if it is none."""
+    """Parse a path into steps. Raises BadPath if it is malformed."""
     rest, steps = text.strip().removeprefix("$"), []
     while rest:
         step, length = _first_step(rest, text)
@@ -31,7 +31,7 @@ def path_of(text: str) -> Sequence[Step]:
 
 
 def found_at(obj: Any, path: Sequence[Step]) -> list[Any]:
-    """All values at a path."""
+    """Return all values at a path."""
     values = [obj]
     for step in path:
         values = [inner for value in values for inner in step(value)]
@@ -43,7 +43,7 @@ def _first_step(rest: str, whole: str) -> tuple[Step, int]:
         found = pattern.match(rest)
         if found:
             return make(found), found.end()
-    raise BadPath(f"{whole!r} cannot be read from {rest!r} on")
+    raise BadPath(f"{whole!r} cannot be parsed from {rest!r} on")
 
 
 def _field(name: str) -> Step:

@@ -1,7 +1,7 @@
-"""The rules that a schema has for its values, in the Common Expression Language: `x-kubernetes-validations`.
+"""Validation rules of schemas in the Common Expression Language: `x-kubernetes-validations`.
 
-They are compiled once, when a definition comes to be served. A rule that compares with what was there before is asked
-where something was, and where it can be told what: in fields, in mappings, in lists whose items have keys.
+Rules are compiled once, when a definition is first served. A transition rule (with `oldSelf`) runs only if an old value
+exists and can be correlated: in fields, maps, and lists with keys.
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
 """
 
@@ -27,42 +27,42 @@ from batchyard.apiserver.crd.schemas import (
 
 # --- rule costs ---
 #
-# What the rules of an object cost: bounded from above by their text and by how much they are asked about.
+# Upper bounds on the cost of rules, from their text and the size of their input.
 
 
-_BEGINNING: Final = 100  # steps that an evaluation takes before its first iteration
-_ITERATIONS: Final = 10_000  # what the library lets one evaluation have
-_LETTERS: Final = 100  # of the texts, that an iteration may join to others in one step
+_BEGINNING: Final = 100  # steps of an evaluation before its first iteration
+_ITERATIONS: Final = 10_000  # limit of the CEL library for one evaluation
+_LETTERS: Final = 100  # characters that an iteration may concatenate in one step
 _BRACKET: Final = re.compile(r"(?:(?<!\w)(\w++)\s*+)?\(|\)")
 _ITERATING: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 
 
 class Size(NamedTuple):
-    """How many values there are, and letters in their texts."""
+    """The number of values and of characters in their strings."""
 
     values: int
     letters: int
 
 
 class Budget:
-    """What the rules of one object may cost together, in steps: about a second of a processor's time.
+    """The cost budget for the rules of one object, in steps: about one second of CPU time.
 
-    Steps are what an evaluation may take at most, by its iterations and by how much it is asked about. Upstream
-    counts what it does take, with the same second in mind. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
+    Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
+    limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
     """
 
     def __init__(self) -> None:
         self._left = 10_000_000
 
     def spend(self, depth: int, size: Size) -> bool:
-        """Whether there is enough for one evaluation with so many iterations within each other, about so much."""
+        """Spend the cost of one evaluation; return whether the budget sufficed."""
         steps = min(size.values**depth, _ITERATIONS)
         self._left -= _BEGINNING + (steps * (1 + size.letters // _LETTERS) if depth else 0)
         return self._left >= 0
 
 
 def depth_of(text: str) -> int:
-    """How many iterations of an expression are within each other at most; brackets in its texts count as well."""
+    """Return the maximum nesting of iterations in an expression; parentheses in string literals count too."""
     open_: list[bool] = []
     deepest = 0
     for found in _BRACKET.finditer(text):
@@ -75,7 +75,7 @@ def depth_of(text: str) -> int:
 
 
 def size_of(value: Any) -> Size:
-    """How much is within a value, and itself."""
+    """Return the size of a value, including itself."""
     values, letters, left = 0, 0, [value]
     while left:
         each = left.pop()
@@ -90,34 +90,34 @@ def size_of(value: Any) -> Size:
 
 
 NOTHING: Final = object()
-"""There was no such value before."""
+"""Marks the absence of an old value."""
 
 _SPENT: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
 class Rule(NamedTuple):
-    """One rule, as it was written and compiled."""
+    """A compiled rule and its definition."""
 
     written: Mapping[str, Any]
     program: Any
     uses_old: bool
-    #: Makes the message; None where there is none to make it.
+    #: The program of messageExpression; None without one.
     message: Any
-    #: How many iterations within iterations it has at most.
+    #: The maximum nesting of iterations.
     depth: int
 
     @property
     def takes_none(self) -> bool:
-        """Whether it is asked where nothing was before, too."""
+        """Whether a transition rule also runs without an old value."""
         return bool(self.written.get("optionalOldSelf"))
 
 
-class _Spent(Exception):  # noqa: N818 - what it is
-    """The budget is spent, at this fault."""
+class _Spent(Exception):  # noqa: N818 - named after the condition
+    """The budget is exhausted; carries the error to report."""
 
 
 class Rules:
-    """The rules of a value and of all within it."""
+    """The rules of a value and of everything below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -129,7 +129,7 @@ class Rules:
         self._item = Rules(item) if has_somewhere(item, RULES) else None
 
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
-        """What an object breaks; `old` is what was there before, or NOTHING."""
+        """Yield the errors of an object; `old` is its previous value, or NOTHING."""
         try:
             yield from self._faults(value, old, "", Budget())
         except _Spent as spent:
@@ -158,7 +158,7 @@ class Rules:
                 yield from rules._faults(each, was, f"{path}.{name}" if path else name, budget)
 
     def _known_items(self, old: Any) -> dict[Any, Any]:
-        """The items there were, by what tells them apart."""
+        """Return the old items by their key."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
         return {identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
@@ -179,7 +179,7 @@ class Rules:
                 yield from self._broken(rule, variables, path)
 
     def _broken(self, rule: Rule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-        from batchyard.apiserver.crd.cel import evaluated  # noqa: PLC0415 - loaded where there are rules
+        from batchyard.apiserver.crd.cel import evaluated  # noqa: PLC0415 - loaded only if rules exist
 
         holds, wrong = evaluated(rule.program, variables)
         if holds is True:
@@ -201,7 +201,7 @@ class Rules:
 
 
 def check_rule(written: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong with a rule, and what of it we lack: one of them at most."""
+    """Return the compilation error of a rule, or the unimplemented functions that it uses; both empty if valid."""
     from batchyard.apiserver.crd.cel import NotCompiled, expression, rule  # noqa: PLC0415
 
     try:
@@ -214,7 +214,7 @@ def check_rule(written: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compiled(written: Mapping[str, Any]) -> Rule | None:
-    """The rule; None where it needs what we lack, which was told when its definition was made."""
+    """Compile a rule; None if it uses unimplemented functions, about which its definition got a warning."""
     from batchyard.apiserver.crd.cel import NotCompiled, expression, rule  # noqa: PLC0415
 
     try:
@@ -227,7 +227,7 @@ def _compiled(written: Mapping[str, Any]) -> Rule | None:
 
 
 def _message(rule: Rule, variables: Mapping[str, Any]) -> str:
-    """What is said of a rule that is broken."""
+    """Return the message of a failed rule."""
     from batchyard.apiserver.crd.cel import evaluated  # noqa: PLC0415
 
     if rule.message is not None:

@@ -1,6 +1,6 @@
-"""Structural schemas, as CustomResourceDefinitions have them: reading their words.
+"""Structural schemas of CustomResourceDefinitions: access to their keywords.
 
-A schema is the mapping as it was written. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/structural.go.
+A schema is the mapping as written. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/structural.go.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,37 +15,37 @@ LIST_TYPE: Final = "x-kubernetes-list-type"
 MAP_KEYS: Final = "x-kubernetes-list-map-keys"
 MAP_TYPE: Final = "x-kubernetes-map-type"
 RULES: Final = "x-kubernetes-validations"
-#: Of objects within objects, what is not for their schema to say.
+#: Fields of embedded objects that their schema does not control.
 ROOT_FIELDS: Final = ("apiVersion", "kind", "metadata")
 EMPTY: Final[Schema] = {}
 
 
 def properties(schema: Schema) -> Mapping[str, Schema]:
-    """The schemas of the fields."""
+    """Return the schemas of the declared fields."""
     found: Mapping[str, Schema] = schema.get("properties") or {}
     return found
 
 
 def additional(schema: Schema) -> Schema | None:
-    """The schema of what stands under other names than those of fields; None if there is none."""
+    """Return the schema of additional fields; None if they are not allowed."""
     found = schema.get("additionalProperties")
     return found if isinstance(found, Mapping) else EMPTY if found is True else None
 
 
 def items(schema: Schema) -> Schema:
-    """The schema of the items of a list."""
+    """Return the schema of list items."""
     found: Schema = schema.get("items") or EMPTY
     return found
 
 
 def child(schema: Schema, name: str) -> Schema:
-    """The schema of what stands under a name; EMPTY where none is known."""
+    """Return the schema of a field; EMPTY if it is unknown."""
     found = properties(schema).get(name)
     return (additional(schema) or EMPTY) if found is None else found
 
 
 def within(schema: Schema) -> Iterator[Schema]:
-    """The schemas of all that is directly within a value."""
+    """Yield the schemas directly below a schema."""
     yield from properties(schema).values()
     for found in (additional(schema), items(schema)):
         if found:
@@ -53,18 +53,18 @@ def within(schema: Schema) -> Iterator[Schema]:
 
 
 def root_schema(version: Mapping[str, Any]) -> Schema:
-    """The schema of one version of a definition."""
+    """Return the schema of one version of a definition."""
     found: Schema = (version.get("schema") or {}).get("openAPIV3Schema") or EMPTY
     return found
 
 
 def has_somewhere(schema: Schema, word: str) -> bool:
-    """Whether a word is said of a value or of anything within."""
+    """Report whether a keyword is set in a schema or anywhere below it."""
     return bool(schema.get(word)) or any(has_somewhere(each, word) for each in within(schema))
 
 
 def identity(item: Any, keys: Sequence[str], of: Schema) -> Any:
-    """What tells an item of a list of mappings apart: the values of its keys, or their defaults."""
+    """Return the identity of a list item: the values of its keys, or their defaults."""
     if not isinstance(item, Mapping):
         return None
     return tuple(repr(item.get(key, child(of, key).get("default"))) for key in keys)
@@ -72,9 +72,9 @@ def identity(item: Any, keys: Sequence[str], of: Schema) -> Any:
 
 # --- pruning ---
 #
-# What a schema makes of an object before it is checked: unknown fields go, and defaults come.
+# Pruning of unknown fields, and defaulting.
 #
-# Both return the value itself where there is nothing to do. Sources: k8s.io/apiextensions-apiserver,
+# Both return the same object if nothing changes. Sources: k8s.io/apiextensions-apiserver,
 # pkg/apiserver/schema/{pruning,defaulting}/algorithm.go.
 
 
@@ -82,7 +82,7 @@ _Each = Callable[[Any, Schema], Any]
 
 
 def pruned(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """An object without the fields that its schema does not have."""
+    """Return an object without unknown fields."""
     kept = _fields_pruned(obj, schema, is_object=True)
     return kept if isinstance(kept, dict) else dict(kept)
 
@@ -111,7 +111,7 @@ def _fields_pruned(value: Mapping[str, Any], schema: Schema, *, is_object: bool)
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """A value with the defaults of its schema, and without nulls where there may be none."""
+    """Return a value with defaults, and without nulls in fields that are not nullable."""
     if isinstance(value, Mapping):
         return _fields_completed(value, schema)
     if isinstance(value, list) and schema.get("items"):

@@ -1,4 +1,4 @@
-"""What is served of the kinds that users define: it follows the definitions as they are stored."""
+"""Serving of custom kinds: the served resources follow the stored definitions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,14 +14,14 @@ from batchyard.interfaces.client import WatchEvent
 
 
 class Found(Objects, Protocol):
-    """Where the objects are."""
+    """Access to the stored objects."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
 
 
 class CustomResources:
-    """Serves the kinds of all definitions that are established, from the start and with every change."""
+    """Serves the kinds of all established definitions, and follows their changes."""
 
     def __init__(self, objects: Found, resources: Resources, now: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -31,7 +31,7 @@ class CustomResources:
         self._refresh()
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Refresh the served kinds after a change of a definition."""
         if event.key.kind == DEFINITION:
             self._refresh()
 
@@ -48,18 +48,18 @@ class CustomResources:
 
 
 def _serves_a_version(definition: Obj) -> bool:
-    """Whether any version is served: without one the kind has no path and no place in discovery."""
+    """Report whether any version is served; without one the kind has no path and no discovery entry."""
     return any(version["served"] for version in definition["spec"]["versions"])
 
 
 def _key_of(definition: Obj) -> tuple[Any, ...]:
-    """What a definition's resource follows from."""
+    """Return what identifies the resource of a definition; a change requires a new resource."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_leaving(definition)
 
 
 def _resource(definition: Obj, objects: Objects, now: Callable[[], Instant]) -> Resource:
-    """The kind of a definition, as it is served."""
+    """Return the resource of a definition."""
     info, versions = kind_of(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))
     parts = ("status",) if info.has_status else ()

@@ -1,8 +1,8 @@
-"""What is true of the objects of one kind that a user defined.
+"""The strategy of custom objects.
 
-An object is pruned, completed and checked in the version it is sent in, then stored in the storage version; between
-versions only `apiVersion` changes, and what the other version has no field for is not shown. Rules that are expressions
-are those of the storage version. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/customresource_handler.go.
+An object is pruned, defaulted and validated in the version in which it is sent, then stored in the storage version.
+Conversion changes only `apiVersion` and prunes fields that the other version lacks. Validation rules are those of the
+storage version. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/customresource_handler.go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from batchyard.base.instant import Instant
 
 _METADATA: Final = "ObjectMeta"
 _SOUND_MAX: Final = 100_000
-#: Faults after which rules are not looked at.
+#: Errors after which validation rules are skipped.
 _BLOCKING: Final = ("Required value", "Too long", "Too many")
 _UNCHECKED: Final = FieldError(
     "<nil>",
@@ -37,7 +37,7 @@ _UNCHECKED: Final = FieldError(
     "existing errors to complete validation",
 )
 _TEXT: Final[Schema] = {"type": "string"}
-#: What rules see of an object beside its own fields.
+#: The fields of the object root that rules can access.
 _SEEN: Final[Mapping[str, Schema]] = {
     "apiVersion": _TEXT,
     "kind": _TEXT,
@@ -51,7 +51,7 @@ _ABOUT_KIND: Final = "Kind is a string value representing the REST resource this
 
 
 class CustomStrategy:
-    """See the module."""
+    """The schemas, columns and rules of one custom kind, by version."""
 
     def __init__(self, info: ServedKind, versions: Sequence[Mapping[str, Any]], *, is_leaving: bool = False) -> None:
         self._info = info
@@ -63,14 +63,14 @@ class CustomStrategy:
             for each in versions
             if each.get("deprecated")
         }
-        #: The metadata of objects that the present schema changes nothing about, by uid; each revision has its own.
+        #: The metadata of objects known to conform to the schema, by uid. Each revision has its own metadata object.
         self._sound: dict[str, Mapping[str, Any]] = {}
         self._columns = {
             info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
         }
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+        """Decode an object into its storage version with defaults; or return its errors."""
         schema = self._schemas[sent["apiVersion"]]
         obj = {**sent, "metadata": _placed(sent.get("metadata"), namespace if self._info.namespaced else "")}
         faults = [*_faults_of_metadata(obj)]
@@ -84,52 +84,52 @@ class CustomStrategy:
         return Decoded(None if faults else self._as(completed, self._info.api_version), faults, warnings)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """An object that is to take the place of a stored one: clients can change all of it."""
+        """Return an updated object unchanged: clients may change all fields."""
         return new
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+        """Return a stored object in a served version, with times in whole seconds."""
         return in_whole_seconds(self.in_version(stored, api_version), self._times())
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """The same with its times as they are stored, where it is compared and not shown."""
+        """Convert a stored object without rounding times, for comparison."""
         return self._as(self._current(stored), api_version)
 
     def _times(self) -> Places:
-        """Where times are; what else of a custom object is one, its definition alone knows."""
+        """Return the paths of time fields; only those of the metadata are known."""
         return times_of_metadata()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """What may not come to be."""
+        """Return the validation errors of a new object. Raises Refused if the definition is terminating."""
         if self._is_leaving:
             told = "create not allowed while custom resource definition is terminating"
             raise Refused(405, "MethodNotAllowed", told)
         return list(self._rules.faults(new, NOTHING))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of a stored object."""
+        """Return the validation errors of an update."""
         return list(self._rules.faults(new, self.show(old, self._info.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of the status of a stored object."""
+        """Return the validation errors of a status update."""
         return self.check_update(new, old)
 
     def columns(self, api_version: str) -> Sequence[Column]:
-        """The columns of its table, those of `-o wide` too."""
+        """Return the table columns, including those of `-o wide`."""
         return self._columns[api_version].columns()
 
     def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
-        """The cells of a stored object, one for each column."""
+        """Return the table cells of a stored object."""
         return self._columns[api_version].cells(stored, now)
 
     def shape(self, version: str) -> Shape:
-        """What is merged how, and which fields there are."""
+        """Return the merge schema of a version."""
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {**(schema.get("properties") or {}), "apiVersion": _TEXT, "kind": _TEXT}
         return shape_of_schema({**schema, "properties": fields}, metadata_shape())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+        """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
         metadata = metadata_schemas()
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {
@@ -144,12 +144,12 @@ class CustomStrategy:
 
     @cached_property
     def _rules(self) -> Rules:
-        """The rules of the storage version, compiled when the first object comes."""
+        """The rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
         return Rules({**schema, "properties": {**(schema.get("properties") or {}), **_SEEN}})
 
     def _current(self, stored: Obj) -> Obj:
-        """A stored object as it is by the present schema, which may be another one than when it was stored."""
+        """Return a stored object as the current schema prunes and defaults it; the schema may have changed since."""
         metadata = stored["metadata"]
         uid = metadata.get("uid", "")
         if self._sound.get(uid) is metadata:
@@ -170,7 +170,7 @@ class CustomStrategy:
 
 
 def _placed(metadata: Any, namespace: str) -> Any:
-    """Metadata in a namespace, or in none, with the fields that there are."""
+    """Return metadata without unknown fields, in the namespace or in none."""
     if not isinstance(metadata, Mapping):
         return metadata
     known = scope(NATIVE).fields(_METADATA)

@@ -1,4 +1,4 @@
-"""Which schemas a CustomResourceDefinition may have: structural ones.
+"""Validation of structural schemas of CustomResourceDefinitions.
 
 Sources: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/validation.go and
 pkg/apis/apiextensions/validation/validation.go.
@@ -50,7 +50,7 @@ _IN_METADATA: Final = frozenset({"name", "generateName"})
 
 
 def schema_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """What keeps the schema of a whole object from being structural."""
+    """Yield the errors of an object's root schema."""
     if additional(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "must not be used at the root", "")
     if schema.get("type", "object") != "object":
@@ -160,10 +160,10 @@ def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def rule_warnings(schema: Schema, path: str) -> Iterator[str]:
-    """Which rules are not checked, since they need functions that we lack."""
+    """Yield a warning for each rule that is not checked because it uses unimplemented functions."""
     for i, written in enumerate(schema.get(RULES) or ()):
         if lacking := check_rule(written)[1]:
-            yield f"{path}.{RULES}[{i}]: the rule is not checked: batchyard lacks {lacking}"
+            yield f"{path}.{RULES}[{i}]: the rule is not checked: unsupported functions: {lacking}"
     for name, of in properties(schema).items():
         yield from rule_warnings(of, f"{path}.properties[{name}]")
     for word, inner in (("additionalProperties", additional(schema)), ("items", items(schema))):
@@ -185,7 +185,7 @@ def _junctor_faults(schema: Schema, path: str, *, has_either: bool) -> Iterator[
 
 
 def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Within junctors values are checked, and nothing is said of what there is."""
+    """Check schemas below allOf, anyOf, oneOf and not, which may validate values but not declare structure."""
     for word, told in _NOT_NESTED.items():
         if schema.get(word):
             yield forbidden(f"{path}.{word}", told, "")
@@ -199,7 +199,7 @@ def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def _default_faults(schema: Schema, path: str) -> Iterator[FieldError]:
-    """A default keeps the rules of its place, and has no unknown fields."""
+    """Check that a default is valid by its schema and has no unknown fields."""
     default: Any = schema["default"]
     if isinstance(default, Mapping) and not schema.get(EMBEDDED) and pruned(default, schema) != default:
         yield invalid(f"{path}.default", default, "must not have unknown fields", "")

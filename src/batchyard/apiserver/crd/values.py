@@ -1,4 +1,4 @@
-"""What a value must be by its schema: type, length, range, one of a few, and so on, in the words of the API server.
+"""Validation of values against schemas, with the API server's messages.
 
 Sources: k8s.io/kube-openapi, pkg/validation/validate and pkg/validation/errors; k8s.io/apiextensions-apiserver,
 pkg/apiserver/validation/validation.go; for lists, pkg/apiserver/schema/listtype.
@@ -30,7 +30,7 @@ from batchyard.base.instant import parse_duration
 
 # --- formats ---
 #
-# The formats of strings that schemas may ask for; others are not looked at.
+# String formats in schemas; unknown formats are ignored.
 #
 # Source: k8s.io/kube-openapi, pkg/validation/strfmt, and k8s.io/apiextensions-apiserver, pkg/apiserver/validation.
 
@@ -44,7 +44,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
-    """Whether a text is of a format; any is of one that is not known."""
+    """Report whether a string has a format; true for unknown formats."""
     check = _CHECKS.get(name)
     return check is None or check(text)
 
@@ -91,7 +91,7 @@ _NUMBERS: Final = ("integer", "number")
 
 
 def value_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """All that is wrong with a value."""
+    """Yield the errors of a value."""
     if value is None and (schema.get("nullable") or _may_be_anything(schema)):
         return
     found, wanted = _type_of(value), schema.get("type", "")
@@ -112,7 +112,7 @@ def _is_of_type(value: Any, schema: Schema) -> bool:
     if schema.get(INT_OR_STRING):
         return found in ("integer", "string")
     if found == "number" and isinstance(value, int):
-        return False  # more than Go's numbers hold
+        return False  # exceeds int64
     if wanted in _NUMBERS and found in _NUMBERS:
         return wanted == "number" or found == "integer" or value.is_integer()
     return wanted is None or found == wanted
@@ -232,7 +232,7 @@ _VALUES_CHECKS: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldEr
 
 
 def _combined_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """Schemas all, some, one or none of which must hold."""
+    """Check allOf, anyOf, oneOf and not."""
     for each in schema.get("allOf") or ():
         yield from value_faults(value, each, path)
     if (some := schema.get("anyOf")) and not any(_holds(value, each) for each in some):

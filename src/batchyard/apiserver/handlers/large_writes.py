@@ -1,4 +1,4 @@
-"""Large writes are worked out apart from the platform's thread, in a fork; that thread only stores the result."""
+"""Large writes: a forked process prepares them, and the platform's thread only stores the result."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -10,39 +10,39 @@ from batchyard.apiserver.auth.authentication import User
 from batchyard.apiserver.request import Refused
 from batchyard.interfaces.client import Create, Update, UpdateStatus
 
-#: Bytes of a body that is worked out at once: the costliest take a few hundredths of a second.
+#: Maximum bytes of a body that is processed inline; the costliest take a few hundredths of a second.
 SMALL_MAX: Final = 32 * 1024
-#: How often a write is worked out anew where its object has changed meanwhile. Source: k8s.io/apiserver,
+#: The number of attempts to prepare a write whose object changes meanwhile. Source: k8s.io/apiserver,
 #: pkg/endpoints/handlers/patch.go (maxRetryWhenPatchConflicts).
 ATTEMPTS_MAX: Final = 5
 
 
 class Prepared(NamedTuple):
-    """A write that is checked and complete, and how it is answered."""
+    """A validated, complete write and the parameters of its response."""
 
     write: Create | Update | UpdateStatus
     name: str
     dry_run: bool
     code: int
     warnings: tuple[str, ...]
-    #: The resourceVersion of the stored object that it is based on; '' where there is none.
+    #: The resourceVersion of the stored object that the write is based on; '' for a create.
     based_on: str
-    #: The annotations of its audit event.
+    #: The annotations of the audit event.
     annotations: Mapping[str, str] = {}
 
 
 class Apart(Protocol):
-    """Where work is done apart."""
+    """An executor outside the platform's thread."""
 
     def ask(self, user: User, work: Callable[[], bytes], done: Callable[[bytes | Refused], None]) -> None:
-        """Have work done for a user; `done` gets its result later, in the platform's thread.
+        """Run work for a user; `done` receives its result later, in the platform's thread.
 
-        Refused where too much work of that user waits.
+        Raises Refused if too much work of that user is queued.
         """
 
 
 def encoded(prepare: Callable[[], Prepared]) -> bytes:
-    """What `prepare` returns, or its refusal, as bytes."""
+    """Encode the result of `prepare`, or its refusal, as bytes."""
     try:
         prepared = prepare()
     except Refused as refused:
@@ -58,7 +58,7 @@ def encoded(prepare: Callable[[], Prepared]) -> bytes:
 
 
 def decoded(sent: bytes | Refused) -> Prepared:
-    """The same again; Refused where that is what it is, or where there is no result."""
+    """Decode the result of `encoded`. Raises Refused if it is a refusal or empty."""
     if isinstance(sent, Refused):
         raise sent
     if not sent:

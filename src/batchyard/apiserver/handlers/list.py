@@ -1,8 +1,8 @@
-"""Which objects a list has: as of which revision, and page by page.
+"""Lists: consistent pages with continue tokens, and lists at an earlier revision.
 
-A list that goes on over several pages shows one revision. The API server holds some such lists, for as long as its
-history reaches back to their revision. A continue token of any other list has expired. A list as of an earlier
-revision is worked out from what is there and what has changed since, as long as that is known. Sources:
+All pages of a list show one revision. The server keeps a bounded number of lists, as long as its history reaches back
+to their revision. Other continue tokens have expired. A list at an earlier revision is reconstructed from the current
+objects and the changes since. Sources:
 k8s.io/apiserver, pkg/storage/continue.go, etcd3/store.go and etcd3/errors.go; k8s.io/apimachinery,
 pkg/apis/meta/internalversion/validation.
 """
@@ -26,9 +26,9 @@ from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.interfaces.client import WatchEvent
 from batchyard.store.log import Expired
 
-#: How many lists are held for those who have not read them to their end.
+#: Maximum number of lists held for clients that have not read all pages.
 HELD_MAX: Final = 64
-#: And for how many changes: a list keeps its objects, deleted ones too, in memory, as history does for so many changes.
+#: Maximum age of a held list in changes. A list keeps its objects in memory, deleted ones too, like the history.
 HELD_FOR: Final = 20_000
 _FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
@@ -39,21 +39,21 @@ _EXPIRED: Final = "The resourceVersion for the provided list is too old."
 
 
 class History(Protocol):
-    """What has happened."""
+    """The change history."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """All changes after a revision, durable or not; Expired where they are no longer known."""
+        """Return all changes after a revision, durable or not. Raises Expired if the history is too short."""
 
 
 class Page(NamedTuple):
-    """Some of the objects of a list, and the metadata of the list."""
+    """Some of the objects of a list, and the list metadata."""
 
     items: Sequence[Obj]
     metadata: dict[str, Any]
 
 
 class _Token(msgspec.Struct):
-    """Where a list goes on: in what was listed at a revision, after a place."""
+    """A continue token: the revision of the list, and the key of the last returned object."""
 
     v: str
     rv: int
@@ -65,7 +65,7 @@ _decode_token = msgspec.json.Decoder(_Token).decode
 
 
 class Lists:
-    """See the module."""
+    """Serves pages of lists, and holds the lists with remaining pages."""
 
     def __init__(self, objects: Objects, history: History) -> None:
         self._objects = objects
@@ -73,7 +73,7 @@ class Lists:
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
     def page(self, request: Request, path: ResourcePath) -> Page:
-        """The page that is asked for; Refused where it cannot be had."""
+        """Return the requested page. Raises Refused if it is not available."""
         check_list_options(request)
         selection = selection_of(request, path.info)
         limit = limit_of(request)
@@ -92,7 +92,7 @@ class Lists:
         return Page(items, metadata)
 
     def _begins(self, request: Request, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """The whole list as it is now, or as it was if that is what is asked for."""
+        """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
         revision = self._objects.revision
         match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         wanted = revision_of(asked)
@@ -103,7 +103,7 @@ class Lists:
         return revision, found, ""
 
     def _as_of(self, revision: int, path: ResourcePath, found: Sequence[Obj]) -> Sequence[Obj]:
-        """What a list was at an earlier revision: every change since is undone, the last one first."""
+        """Reconstruct a list at an earlier revision: undo every change since, the last one first."""
         try:
             changes = self._history.changes_since(revision)
         except Expired as expired:
@@ -119,7 +119,7 @@ class Lists:
         return [was[place] for place in sorted(was)]
 
     def _goes_on(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """The list that a token goes on with."""
+        """Return revision, objects and start key for a continue token."""
         token = _read(text)
         held = self._held.get((path.info.constant, path.namespace, token.rv))
         if held is None:
@@ -134,23 +134,23 @@ class Lists:
             self._held.popitem(last=False)
 
     def let_expire(self) -> None:
-        """Drop the lists that are older than history."""
+        """Drop the lists that are older than the history."""
         oldest = self._objects.revision - HELD_FOR
         while self._held and next(iter(self._held))[2] < oldest:
             self._held.popitem(last=False)
 
 
 def revision_of(text: str) -> int:
-    """A resourceVersion as the number it is; Refused if it is none."""
+    """Parse a resourceVersion. Raises Refused if it is not a number."""
     if not text:
         return 0
     if not text.isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'invalid resource version "{text}": it is no number')
+        raise bad_request(f'invalid resource version "{text}": not a number')
     return int(text)
 
 
 def check_not_ahead(wanted: int, revision: int) -> None:
-    """Refused where a revision is asked for that is yet to come."""
+    """Raise Refused if the requested revision is in the future."""
     if wanted > revision:
         told = f"Too large resource version: {wanted}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
@@ -164,16 +164,16 @@ def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence
 
 
 def _first_after(objs: Sequence[Obj], after: str) -> int:
-    """The position of the first object beyond a place."""
+    """Return the index of the first object after a key."""
     if not after:
         return 0
     return bisect_right(objs, after, key=_place)
 
 
 def in_order_of_keys(objs: Sequence[Obj]) -> Sequence[Obj]:
-    """Objects sorted by namespace and name in the order of their keys, which are one text of both, as in etcd.
+    """Sort objects by their etcd key, which is namespace and name in one string; the input is sorted by both.
 
-    There `team-a/x` comes before `team/x`. Most lists are in that order as they are.
+    In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
     """
     parts = _by_namespace(objs)
     places = [f"{_namespace(part[0])}/" for part in parts]
@@ -183,7 +183,7 @@ def in_order_of_keys(objs: Sequence[Obj]) -> Sequence[Obj]:
 
 
 def _by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Objects that are sorted by namespace, each namespace by itself."""
+    """Split objects that are sorted by namespace into one sequence for each namespace."""
     parts, start = [], 0
     while start < len(objs):
         end = bisect_right(objs, _namespace(objs[start]), lo=start, key=_namespace)

@@ -21,17 +21,17 @@ _NO_REVISION: Final = ("", "0")
 
 
 class Feed(History, Protocol):
-    """The changes, of which watches are told those that are durable."""
+    """The change history, with a subscription to the durable changes."""
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """The durable changes after a revision; Expired where they are no longer known."""
+        """Return the durable changes after a revision. Raises Expired if the history is too short."""
 
     def join(self, watch: WatchStream) -> None:
-        """Feed a watch with all that comes."""
+        """Subscribe a watch to all later changes."""
 
 
 class Reading:
-    """See the module."""
+    """The handlers of get, list and watch."""
 
     def __init__(self, objects: Objects, feed: Feed, now: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -40,11 +40,11 @@ class Reading:
         self._lists = Lists(objects, feed)
 
     def let_expire(self) -> None:
-        """Drop what is too old for any client to ask for."""
+        """Drop held lists that are too old to continue."""
         self._lists.let_expire()
 
     def get(self, request: Request, path: ResourcePath) -> Response:
-        """One object."""
+        """Return one object."""
         shown = Representation(request, path, self._now())
         check_not_ahead(revision_of(request.query.get("resourceVersion", "")), self._objects.revision)
         found = self._objects.get(Key(path.info.constant, path.namespace, path.name))
@@ -53,13 +53,13 @@ class Reading:
         return Response(200, shown.one(found))
 
     def list(self, request: Request, path: ResourcePath) -> Response:
-        """The objects of a resource, page by page where a limit is given."""
+        """Return the objects of a resource, in pages if the request has a limit."""
         shown = Representation(request, path, self._now())
         page = self._lists.page(request, path)
         return Response(200, shown.many(page.items, page.metadata))
 
     def watch(self, request: Request, path: ResourcePath) -> WatchStream:
-        """What happens from a revision on; where none is given, what is there comes first."""
+        """Start a watch at a revision; without one, the existing objects come first."""
         shown = Representation(request, path, self._now())
         shown.check_is_of_one()
         bookmarks = request.flag("allowWatchBookmarks")

@@ -1,8 +1,8 @@
-"""Watches: what a client is told of changes, from a revision on.
+"""Watch streams: the changes after a revision that a client selects.
 
-A watch is fed with changes that are durable, in order; it keeps what its client has not taken yet, up to a bound, and
-is ended when the client falls behind that. An object that comes to be selected is told as added, one that no longer is
-as deleted. Source: k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
+A watch receives durable changes in order and buffers them up to a limit; it ends if the client falls behind. An object
+that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source: k8s.io/apiserver,
+pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import Selection
 from batchyard.interfaces.client import EventType, WatchEvent
 
-#: How many events a client may be behind, beside those that it begins with.
+#: Maximum number of buffered events, in addition to the initial ones.
 BACKLOG_MAX: Final = 100_000
 _EXPIRED: Final = (
     "ERROR",
@@ -31,12 +31,12 @@ _EXPIRED: Final = (
     },
 )
 _Event: TypeAlias = tuple[str, Mapping[str, Any]]
-"""Its type, and the stored object or, of bookmarks and errors, the object as the client sees it."""
+"""The type, and the stored object; for bookmarks and errors, the object as sent."""
 _AS_IT_IS: Final = ("BOOKMARK", "ERROR")
 
 
 class WatchStream:
-    """The events of one watch that its client has not taken yet."""
+    """The events of one watch that its client has not read yet."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -54,24 +54,24 @@ class WatchStream:
         self._namespace = path.namespace
         self._selection = selection
         self._show = show
-        #: How its client wants to see an object that has nothing but metadata.
+        #: Renders an object with metadata only, for bookmarks.
         self._bookmark = bookmark
         self._with_bookmarks = with_bookmarks
         self._waiting: list[_Event] = []
         self._begun_with = 0
-        #: The last revision the client knows of, or need not know.
+        #: The last revision that the client has seen or skipped.
         self._revision = 0
         self.is_over = False
-        #: Called when there is something to take.
+        #: Called when events are available.
         self.on_news: Callable[[], None] = _nobody
 
     def take(self) -> Sequence[Mapping[str, Any]]:
-        """All events that wait, each converted when it is read."""
+        """Take all buffered events; each is converted when it is read."""
         taken, self._waiting, self._begun_with = self._waiting, [], 0
         return ShownItems(taken, partial(_shown, self._show))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Take in what happened."""
+        """Append the changes that the watch selects."""
         if self.is_over:
             return
         kind, namespace, known = self._kind, self._namespace, self._revision
@@ -87,23 +87,23 @@ class WatchStream:
             self.on_news()
 
     def end(self) -> None:
-        """Tell what waits, and no more."""
+        """End the watch after the buffered events."""
         self.is_over = True
         self.on_news()
 
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
-        """What is there at a revision is told as added; what came of it is known then."""
+        """Report the objects at a revision as ADDED; changes up to it are skipped."""
         self._waiting += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._begun_with = len(self._waiting)
         self._revision = revision
 
     def mark(self) -> None:
-        """Tell how far the watch has come, if its client wants to know."""
+        """Send a bookmark at the current revision, if the client requested bookmarks."""
         if self._with_bookmarks and self._revision and not self.is_over:
             self.bookmark(self._revision)
 
     def bookmark(self, revision: int, *, initial: bool = False) -> None:
-        """Tell that all up to a revision has been told."""
+        """Send a bookmark at a revision."""
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -116,7 +116,7 @@ class WatchStream:
         if is_now:
             self._waiting.append(("MODIFIED" if was else "ADDED", change.obj))
         elif was:
-            # What is no longer selected is told as it was when it still was.
+            # An object that no longer matches is reported in its last matching state.
             gone = change.obj if change.old is None or change.type is EventType.DELETED else change.old
             metadata = {**gone["metadata"], "resourceVersion": str(change.revision)}
             self._waiting.append(("DELETED", {**gone, "metadata": metadata}))

@@ -1,8 +1,8 @@
-"""One pipeline for every write to every kind: read what was sent, complete it, check it, store it, answer.
+"""The write pipeline for all kinds: decode, default, validate, store, respond.
 
-Objects are stored in their storage version and answered in the version asked for. Who may do what is asked before
-(authz); what happens to be true of one kind alone is not here but in that kind's schema, defaults, rules and
-preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
+Objects are stored in the storage version and returned in the requested version. Authorization happens earlier. Logic of
+one kind lives in its schema, defaults, validation rules and preparations. Source of the order of the steps:
+k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,38 +34,38 @@ from batchyard.apiserver.status_errors import conflict, details, invalid, not_fo
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
-#: Bytes of an object as it is kept, as etcd has it.
+#: Maximum bytes of a stored object, as in etcd.
 OBJECT_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
-#: What a new object cannot bring along.
+#: Metadata of a new object that only the server sets.
 _GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Registry:
-    """See the module."""
+    """The write handlers of all kinds."""
 
     def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
     def handle(self, request: Request, path: ResourcePath) -> Response:
-        """Answer a request for a resource; Refused where it cannot be done."""
+        """Answer a write request for a resource. Raises Refused on failure."""
         if path.info.namespaced and not path.namespace:
-            raise method_not_allowed()  # nothing is written to all namespaces at once
+            raise method_not_allowed()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
-            raise method_not_allowed()  # a part of an object goes with it alone
+            raise method_not_allowed()  # subresources cannot be deleted
         if request.method == "DELETE":
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.do(self.prepare(request, path), path)
 
     def is_about_large(self, path: ResourcePath) -> bool:
-        """Whether a path is that of a large object: even a small change of it takes long to work out."""
+        """Report whether the path names a large object, for which even a small change is expensive."""
         stored = self._objects.get(_key(path)) if path.name else None
         return stored is not None and len(_encode(stored)) > SMALL_MAX
 
     def prepare(self, request: Request, path: ResourcePath) -> Prepared:
-        """Work out a write: all that takes longer for larger bodies. Nothing is stored."""
+        """Prepare a write without storing it: the steps whose cost grows with the body."""
         match request.method, bool(path.name):
             case "POST", False:
                 prepared = self._create(request, path)
@@ -80,21 +80,21 @@ class Registry:
         return prepared
 
     def is_current(self, prepared: Prepared, path: ResourcePath) -> bool:
-        """Whether the object that a write is based on is stored as it was; Refused where its place is gone."""
+        """Report whether the object of a write is unchanged. Raises Refused if it or its namespace is gone."""
         if isinstance(prepared.write, Create):
             self._check_namespace(path)
             return True
         return bool(self._found(path)["metadata"]["resourceVersion"] == prepared.based_on)
 
     def do(self, prepared: Prepared, path: ResourcePath) -> Response:
-        """Do a write, and answer it."""
+        """Store a prepared write and return the response."""
         with _annotated(prepared.annotations):
             stored = self._write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
         shown = _shown(stored, path)
         return Response(prepared.code, shown, prepared.warnings, annotations=prepared.annotations)
 
     def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
-        """Whether a request applies an object that is not there, and so makes it; a part of an object makes none."""
+        """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
         return is_apply and self._objects.get(_key(path)) is None
 
@@ -129,7 +129,7 @@ class Registry:
         return self._replaced(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Prepared:
-        """Server-side apply: the object merged into the one there is, if there is one."""
+        """Server-side apply: merge the configuration into the stored object, if one exists."""
         config = with_kind(body.value, path)
         check_config(config, path.resource.shape(path.version))
         stored = self._objects.get(_key(path))
@@ -182,12 +182,12 @@ class Registry:
     def _made(
         self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[Entry] | None = None
     ) -> Prepared:
-        """A new object to be stored."""
+        """Prepare the creation of an object."""
         self._check_namespace(path)
         if entries is None:
             new = path.resource.strategy.in_version(sent.obj, path.api_version)
             if _STATUS in new and _STATUS in path.resource.subresources:
-                # Who makes an object has not said its status, which is given, and cares for none of it.
+                # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             entries = created(new, self._author(path, options), path.resource.shape(path.version))
         _guard(sent.obj, None, path, options)
@@ -205,7 +205,7 @@ class Registry:
         options: WriteOptions,
         entries: Sequence[Entry] | None = None,
     ) -> Prepared:
-        """What was sent, to be put in the place of what is stored, or its status."""
+        """Prepare an update of a stored object or of its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
         obj = _adopted(obj) if _is_provided(stored, path) and not path.subresource else obj
@@ -247,7 +247,7 @@ class Registry:
         return found
 
     def _check_namespace(self, path: ResourcePath) -> None:
-        """A new object comes into a Namespace that is there."""
+        """Raise Refused if the Namespace of a new object does not exist."""
         if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
             told = {"name": path.namespace, "kind": "namespaces"}
             raise Refused(404, "NotFound", f'namespaces "{path.namespace}" not found', told)
@@ -258,7 +258,7 @@ class Registry:
 
 @contextmanager
 def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
-    """Annotate the audit event of a write that is refused."""
+    """Add annotations to the audit event of a rejected write."""
     try:
         yield
     except Refused as refused:
@@ -267,7 +267,7 @@ def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
 
 
 def _guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
-    """Refused if the user may not write what is in the object."""
+    """Raise Refused if the user may not write the object's content."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
@@ -277,18 +277,18 @@ def _key(path: ResourcePath) -> Key:
 
 
 def _check(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
-    """Refuse an object that has faults."""
+    """Raise Refused if the object has validation errors."""
     if faults:
         raise invalid(InvalidObject(faults), path, name)
 
 
 def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
-    """An object in the version asked for."""
+    """Return an object in the requested version."""
     return path.resource.strategy.show(obj, path.api_version)
 
 
 def _newborn(body: Body, path: ResourcePath) -> Body:
-    """A new object as it may be sent: what the server gives is left out, and its status where it is not its own."""
+    """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
     if not isinstance(body.value, Mapping):
         return body
     obj = dict(body.value)
@@ -300,7 +300,7 @@ def _newborn(body: Body, path: ResourcePath) -> Body:
 
 
 def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
-    """What of an applied object is for this path: the status has one of its own."""
+    """Return the part of an applied configuration that the path covers: the status, or everything else."""
     if path.subresource == _STATUS:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
     has_other = _STATUS in path.resource.subresources
@@ -308,19 +308,19 @@ def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
 
 
 def _is_provided(stored: Obj, path: ResourcePath) -> bool:
-    """Whether the platform provides an object, and no client has taken it over."""
+    """Report whether the platform provides the object and no client has taken it over."""
     return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
 
 
 def _adopted(obj: Obj) -> dict[str, Any]:
-    """An object that a client has taken over."""
+    """Return the object as taken over by a client, without the annotation of provided objects."""
     annotations = dict(obj["metadata"].get("annotations") or {})
     annotations.pop(well_known.PROVIDED, None)
     return with_metadata(obj, annotations=annotations or None)
 
 
 def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:
-    """Who cares for which field, as the sender says: nobody any more, or as it was where nothing is said."""
+    """Return the `managedFields` to start from: the sent ones, none if reset by the sender, or the stored ones."""
     said = sent["metadata"].get("managedFields")
     if said is not None and (not said or said == [{}]):
         return []
@@ -329,12 +329,12 @@ def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:
 
 
 def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
-    """Refuse to put an object in the place of another one, or of a state that it does not name where it must."""
+    """Raise Refused if the update is for another UID or resourceVersion, or lacks a required resourceVersion."""
     new, old = sent["metadata"], stored["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         told = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
         raise conflict(path, path.name, told)
-    # Before any rule is kept: whoever read another state is to read again, and not to be told what may not change.
+    # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
         raise conflict(path, path.name)
     faults = []
@@ -350,7 +350,7 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
 
 
 def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
-    """What holds an object that is being deleted can only become less."""
+    """Yield an error for finalizers added to an object that is being deleted."""
     further = sorted({*new} - {*old})
     if further:
         told = ", ".join(f'"{name}"' for name in further)
@@ -359,7 +359,7 @@ def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldErr
 
 
 def _second_of(time: str) -> int:
-    """The second of a time: clients write no finer one, and some of them in another zone."""
+    """Return a time in whole seconds. Clients write no finer times, and some use another time zone."""
     return parse_time(time) // SECOND
 
 
@@ -374,6 +374,6 @@ def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
 
 
 def _warnings_of(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
-    """What whoever deletes is warned of where he did not say what is to become of dependents."""
+    """Return the warning for a delete request that does not set a propagation policy."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

@@ -1,4 +1,4 @@
-"""What clients read of the fields of objects: OpenAPI v3, a document for each group and version, and v2, all in one."""
+"""OpenAPI documents: v3 for each group and version, and v2 for all."""
 
 from batchyard.apiserver.openapi.documents import OpenApi
 

@@ -1,8 +1,7 @@
-"""CustomResourceDefinitions of kinds that batchyard has itself, for servers that do not have them.
+"""CustomResourceDefinitions of built-in kinds, for installation in other API servers.
 
-Only the storage version is served there, unless somebody is named who converts the others: one server cannot tell the
-versions of another's kinds from each other without asking. The schema is what the field tables say; rules between
-fields are not in it.
+Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
+versions itself. The schema comes from the field tables and omits cross-field rules.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.openapi.schemas import REFERENCE, Schemas, schemas_of
 
 _OF_PATCHES: Final = ("x-kubernetes-patch-strategy", "x-kubernetes-patch-merge-key", "x-kubernetes-group-version-kind")
-#: Where an older version has what a column shows.
+#: Column paths that differ in an older version.
 _OLDER_PATHS: Final = {(scheme.CLUSTER_QUEUE, "v1beta1"): {".spec.cohortName": ".spec.cohort"}}
 _EITHER: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
@@ -24,7 +23,7 @@ _LIST_KEYS: Final = "x-kubernetes-list-map-keys"
 
 
 class Conversion(NamedTuple):
-    """The Service that converts versions."""
+    """The Service of a conversion webhook."""
 
     service: str
     namespace: str
@@ -32,7 +31,7 @@ class Conversion(NamedTuple):
 
 
 def provided_definition(info: ServedKind) -> dict[str, Any]:
-    """The definition of a kind as the platform provides it: of all versions that it serves."""
+    """Return the definition of a kind that the platform provides, with all served versions."""
     definition = definition_of(info)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
     versions = [_version(info, version) for version in info.versions]
@@ -41,7 +40,7 @@ def provided_definition(info: ServedKind) -> dict[str, Any]:
 
 
 def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dict[str, Any]:
-    """The definition of a kind; in all its versions where somebody converts them."""
+    """Return the definition of a kind; with a conversion webhook it includes all versions."""
     versions = info.versions if conversion is not None else (info.storage_version,)
     names = {
         "kind": info.kind,
@@ -79,7 +78,7 @@ def _version(info: ServedKind, version: str) -> dict[str, Any]:
 
 
 def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
-    """What kubectl prints besides the name: the columns whose cells are written in the object; none: its age."""
+    """Return the printer columns whose cells are fields of the object; kubectl shows the age without any."""
     older = _OLDER_PATHS.get((info.constant, version), {})
     found = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
     return [
@@ -95,7 +94,7 @@ def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
 
 
 def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
-    """A schema with all that it refers to within it."""
+    """Inline all references of a schema."""
     whole = {word: value for word, value in schema.items() if word not in (*_OF_PATCHES, "$ref", "allOf")}
     for referred in (schema, *schema.get("allOf", ())):
         if "$ref" in referred:
@@ -115,7 +114,7 @@ def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
 
 
 def _has_keys(schema: Mapping[str, Any]) -> bool:
-    """Whether the items of a list must have the fields that they are known by."""
+    """Report whether the keys of list items are required or have defaults."""
     items = schema.get("items", {})
     given = [name for name, each in items.get("properties", {}).items() if "default" in each]
     return set(schema.get(_LIST_KEYS, ())).issubset((*items.get("required", ()), *given))

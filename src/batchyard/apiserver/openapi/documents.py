@@ -1,4 +1,4 @@
-"""The OpenAPI documents of what is served. Source: k8s.io/kube-openapi, and what kubectl reads of them."""
+"""OpenAPI documents of the served resources. Source: k8s.io/kube-openapi, and what kubectl reads of them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,18 +11,16 @@ from batchyard.apiserver.resources import Resource, Resources
 
 # --- message ---
 #
-# The definitions of version 2 as the message that client-go reads of them.
+# OpenAPI v2 definitions as protobuf, which client-go reads.
 #
-# It finds how to merge objects of kinds it has no types for there (`UnstructuredExtractor`). Which paths there are is
-# not
-# in it: kubectl reads them for kinds that nobody patches, such as List, and without them leaves the judgement to the
-# server.
+# client-go looks up the merge strategy of untyped kinds in it (`UnstructuredExtractor`). Paths are left out: kubectl
+# reads them only for kinds without patches such as List, and without them leaves validation to the server.
 # Source: github.com/google/gnostic-models, openapiv2/OpenAPIv2.proto; k8s.io/kube-openapi, pkg/util/proto.
 
 
-#: Fields of Schema that hold a text.
+#: Field numbers of the string fields of Schema.
 _TEXTS: Final = {"$ref": 1, "format": 2, "title": 3, "description": 4}
-#: Field numbers, by the message they stand in.
+#: Field numbers by message.
 _SWAGGER, _INFO, _DEFINITIONS = 1, 2, 9
 _DEFAULT, _REQUIRED, _ENUM, _ADDITIONAL, _TYPE, _ITEMS, _ALL_OF, _PROPERTIES, _EXTENSION = (
     5,
@@ -41,7 +39,7 @@ _BOOLEAN: Final = b"\x10"
 
 
 def message_of(document: Mapping[str, Any]) -> bytes:
-    """A document of OpenAPI v2, without its paths and without the bounds that its schemas set."""
+    """Encode an OpenAPI v2 document, without paths and without validation limits."""
     about = document["info"]
     return b"".join(
         (
@@ -85,7 +83,7 @@ def _parts_of(word: str, value: Any) -> Iterator[bytes]:
 
 
 def _any(value: Any) -> bytes:
-    """A value as YAML, of which JSON is a part."""
+    """Encode a value as YAML, of which JSON is a subset."""
     return _text(_YAML, json.dumps(value, separators=(",", ":")))
 
 
@@ -117,7 +115,7 @@ _STATUS: Final = f"{_META}.Status"
 _LIST_META: Final = f"{_META}.ListMeta"
 _TEXT: Final = {"type": "string"}
 _OBJECT: Final = {"type": "object"}
-#: The schemas that every document has beside those of its kinds.
+#: Schemas included in every document.
 _COMMON: Final[Mapping[str, Any]] = {
     _LIST_META: {
         "description": "The metadata of a list.",
@@ -148,17 +146,17 @@ _COMMON: Final[Mapping[str, Any]] = {
 
 
 class OpenApi:
-    """The documents of what is served at present."""
+    """The OpenAPI documents, rebuilt when the served resources change."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._edition = -1
         self._documents: dict[str, Any] = {}
-        #: The document of version 2, and the message that says the same.
+        #: The v2 document and its protobuf encoding.
         self._message: tuple[Any, bytes] = (None, b"")
 
     def document(self, path: str) -> Any:
-        """The document at a path below `/openapi`; None if there is none."""
+        """Return the document at a path below `/openapi`; None if there is none."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._documents = {}
@@ -170,7 +168,7 @@ class OpenApi:
         return self._documents[path]
 
     def message(self) -> bytes:
-        """The definitions of version 2 as a message."""
+        """Return the v2 definitions as protobuf."""
         document = self.document("v2")
         if self._message[0] is not document:
             self._message = (document, message_of(document))
@@ -188,7 +186,7 @@ class OpenApi:
 
 
 def _by_place(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
-    """The resources of each group and version, by the path of it."""
+    """Group resources by the path of their group and version."""
     found: dict[str, list[Resource]] = {}
     for resource in resources:
         info = resource.info
@@ -208,7 +206,7 @@ def _v3(place: str, resources: Sequence[Resource]) -> dict[str, Any]:
 
 
 def _schemas(place: str, resource: Resource) -> dict[str, Any]:
-    """The schemas of a resource in a version, and of lists of it."""
+    """Return the schemas of a resource in a version, and of its list."""
     info, version = resource.info, place.rpartition("/")[2]
     schemas = dict(resource.strategy.schemas(version))
     name = schema_name(info, version)
@@ -229,7 +227,7 @@ def _schemas(place: str, resource: Resource) -> dict[str, Any]:
 
 
 def _paths(place: str, resource: Resource) -> dict[str, Any]:
-    """The paths of a resource, each with what may be done there."""
+    """Return the paths of a resource and their operations."""
     info, version = resource.info, place.rpartition("/")[2]
     kind = {"group": info.group, "version": version, "kind": info.kind}
     name = schema_name(info, version)
@@ -269,7 +267,7 @@ def _reference(name: str) -> dict[str, Any]:
 
 
 def _answered(where: str, resource: Resource) -> dict[str, Any]:
-    """The paths at which functions answer: parts of objects, and resources of which nothing is stored."""
+    """Return the paths of subresources and virtual resources that functions answer."""
     within = [_in_path("namespace")] if resource.info.namespaced else []
     paths: dict[str, Any] = {}
     for part, answer in resource.answers.items():
@@ -312,7 +310,7 @@ def _in_path(name: str) -> dict[str, Any]:
 
 
 def _v2(by_place: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
-    """All of it in one document of version 2, as far as its words reach: the definitions, and which paths there are."""
+    """Return the OpenAPI v2 document of all resources."""
     definitions: dict[str, Any] = dict(_COMMON)
     paths: dict[str, Any] = {}
     for place, resources in by_place.items():
@@ -350,7 +348,7 @@ def _parameter_of_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referring_to_definitions(value: Any) -> Any:
-    """A schema whose references are to `definitions`, without what version 2 has no word for."""
+    """Convert a schema to v2: references point to `definitions`, and `nullable` is dropped."""
     if isinstance(value, Mapping):
         return {
             word: "#/definitions/" + each.removeprefix(REFERENCE) if word == "$ref" else _referring_to_definitions(each)

@@ -1,4 +1,4 @@
-"""Field tables as JSON schemas. Source of the words: OpenAPI 3.0 and Kubernetes's extensions (`x-kubernetes-`)."""
+"""Field tables as OpenAPI schemas. Source: OpenAPI 3.0 and Kubernetes's extensions (`x-kubernetes-`)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
@@ -24,7 +24,7 @@ _SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
-#: Kubernetes's own kinds have quantities as a type of their own.
+#: Quantities of native kinds refer to a type of their own.
 _QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _QUANTITY_SCHEMA: Final[dict[str, Any]] = {
     "description": "An amount of a resource: 500m, 2, 10Gi.",
@@ -47,13 +47,13 @@ _FACTS: Final[Mapping[str, str]] = {
 
 
 def schema_name(info: ServedKind, version: str) -> str:
-    """The name of a kind's schema: its group turned round, its version, its kind."""
+    """Return the schema name of a kind: reversed group, version, kind."""
     group = ".".join(reversed(info.group.split("."))) if "." in info.group else f"io.k8s.api.{info.group or 'core'}"
     return f"{group}.{version}.{info.kind}"
 
 
 def schemas_of(info: ServedKind, version: str) -> Schemas:
-    """The schema of a kind in a version, first, and all that it refers to."""
+    """Return the schema of a kind in a version first, then all referenced schemas."""
     found = _with_all_referred(schema_name(info, version), scope_for(info, version), info.kind)
     kind = {"group": info.group, "version": version, "kind": info.kind}
     found[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
@@ -61,7 +61,7 @@ def schemas_of(info: ServedKind, version: str) -> Schemas:
 
 
 def metadata_schemas() -> Schemas:
-    """The schema of the metadata of objects, first, and all that it refers to."""
+    """Return the schema of object metadata first, then all referenced schemas."""
     native = scope(NATIVE)
     return _with_all_referred(_type_name(_METADATA, native), native, _METADATA)
 
@@ -85,14 +85,14 @@ def _object(type_name: str, fields: Mapping[str, Field], within: Scope) -> dict[
     properties = {
         name: _described(_schema(field, within), description(type_name, name)) for name, field in fields.items()
     }
-    about = "" if "." in type_name else description(type_name)  # within a CRD a type is but one field's
+    about = "" if "." in type_name else description(type_name)  # a type below a kind describes only one field
     schema = _described({"type": "object", "properties": properties}, about)
     required = [name for name, field in fields.items() if field.required]
     return {**schema, "required": required} if required else schema
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    """A schema that says what it is of; a reference says nothing itself."""
+    """Add a description to a schema; a reference is wrapped, since it cannot carry one."""
     if not text:
         return schema
     return {"allOf": [schema], "description": text} if "$ref" in schema else {**schema, "description": text}
@@ -114,7 +114,7 @@ def _schema(field: Field, within: Scope) -> dict[str, Any]:
 
 
 def _merging(field: Field) -> dict[str, Any]:
-    """How a field is merged, in Kubernetes's words."""
+    """Return the Kubernetes extensions for the merge strategy of a field."""
     facts = field.facts
     owned = facts.get("owned", facts.get("keys", "set" if facts.get("set") else None))
     found: dict[str, Any] = {}
@@ -137,6 +137,6 @@ def _referred(fields: Mapping[str, Field], within: Scope) -> Iterator[tuple[str,
 
 
 def _type_name(expression: str, within: Scope) -> str:
-    """The name of the schema of a type; types of Kubernetes itself have one name wherever they are used."""
+    """Return the schema name of a type; native types have the same name in all groups."""
     scope, type_name = within.scope_of(expression)
     return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"

@@ -1,4 +1,4 @@
-"""Patches: what becomes of an object by each kind of them. Server-side apply is in batchyard.apiserver.managed."""
+"""Patches by media type: JSON patch, JSON merge patch, strategic merge patch. Server-side apply is in `apply`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,11 +11,11 @@ from batchyard.apiserver.request import Refused, bad_request
 
 # --- merge ---
 #
-# JSON merge patches. Source: RFC 7396.
+# JSON merge patch. Source: RFC 7396.
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """A value after a JSON merge patch: objects are merged, null removes, all else replaces."""
+    """Apply a JSON merge patch: objects are merged, null removes, other values replace."""
     if not isinstance(patch, Mapping):
         return patch
     result = dict(value) if isinstance(value, Mapping) else {}
@@ -34,21 +34,21 @@ APPLY: Final = "application/apply-patch+yaml"
 
 
 def patched(obj: Obj, content_type: str, patch: Any, shape: Shape) -> Any:
-    """An object after a patch; Refused where that cannot be applied."""
+    """Apply a patch to an object. Raises Refused if it cannot be applied."""
     if content_type == JSON_PATCH:
         return json_patched(obj, patch)
     if not isinstance(patch, Mapping):
-        raise bad_request("a merge patch is an object")
+        raise bad_request("a merge patch must be an object")
     return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, shape)
 
 
 def media_types(*, strategic: bool) -> list[str]:
-    """The media types of patches; strategic ones are for kinds whose fields say how to merge."""
+    """Return the media types of patches; strategic merge patches need the merge keys of native kinds."""
     return [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
 
 
 def check_media_type(content_type: str, *, strategic: bool) -> None:
-    """Refuse what is no patch."""
+    """Raise Refused if a media type is not that of a supported patch."""
     accepted = media_types(strategic=strategic)
     if content_type not in accepted:
         told = f"accepted media types include: {', '.join(accepted)}"

@@ -1,9 +1,8 @@
-"""JSON patches as the API server's library for them applies them, with its messages.
+"""JSON patches with the semantics and messages of the API server's library.
 
-Only what the operations touch is copied, once, however many there are: all else stays the very same, and whoever looks
-at it afterwards sees so at once. What a few bytes of a patch can cost is bounded: what it copies, and how far it moves
-the items of lists. Sources: RFC 6902; github.com/evanphx/json-patch v4, patch.go; k8s.io/apiserver's
-pkg/endpoints/handlers/patch.go.
+Only the values on the path of an operation are copied, once per patch. The rest keeps its identity, so later steps
+detect unchanged parts cheaply. The copied bytes and the shifted list items are limited. Sources: RFC 6902;
+github.com/evanphx/json-patch v4, patch.go; k8s.io/apiserver's pkg/endpoints/handlers/patch.go.
 """
 
 import re
@@ -17,11 +16,11 @@ from batchyard.api.yaml_documents import is_too_deep
 from batchyard.apiserver.request import Refused, bad_request
 
 _OPERATIONS_MAX: Final = 10_000
-#: Bytes that all copies of a patch may have.
+#: Maximum total bytes of copy operations.
 _COPIED_MAX: Final = 3 * 1024 * 1024
-#: By how many places in all the items of lists may be moved.
+#: Maximum total number of shifted list items.
 _SHIFTED_MAX: Final = 100_000_000
-#: Characters of a message of the library that a client sees.
+#: Maximum characters of a library message in a response.
 _MESSAGE_MAX: Final = 1_000
 _MESSAGE: Final = "the server rejected our request due to an error in our request"
 _INT64_MAX: Final = 2**63 - 1
@@ -33,11 +32,11 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class OperationError(Exception):
-    """An operation that does not apply; the message is the library's."""
+    """An operation does not apply; the message is the library's."""
 
 
 def json_patched(obj: Obj, patch: Any) -> Any:
-    """Return an object after the operations of a JSON patch; Refused if one of them does not apply."""
+    """Return an object after the operations of a JSON patch. Raises Refused if one does not apply."""
     operations = _operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
@@ -54,7 +53,7 @@ def json_patched(obj: Obj, patch: Any) -> Any:
 
 
 def strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
-    """Return what strict decoding reports about a patch: fields that came twice, fields that no operation has."""
+    """Return the errors of strict decoding: duplicate fields and unknown fields of operations."""
     known = {*_FIELDS, "value"}
     unknown = [
         f'unknown field "[{number}].{name}"'
@@ -94,17 +93,17 @@ def _go_kind(value: Any) -> str:
 
 
 class _Patching:
-    """A document that is changed, and what that has cost so far."""
+    """A document under modification, and the cost so far."""
 
     def __init__(self, obj: Obj) -> None:
         self.document: Any = obj
-        #: The mappings and lists that are copies of this patch, by identity: they may be changed.
+        #: Mappings and lists copied by this patch, by id; they may be modified.
         self._own: dict[int, Any] = {}
         self._copied = 0
         self._shifted = 0
 
     def operate(self, operation: Mapping[str, Any]) -> None:
-        """Do one operation."""
+        """Apply one operation."""
         match operation.get("op"):
             case "add":
                 self._add(_pointer(operation, "add"), operation.get("value"))
@@ -122,7 +121,7 @@ class _Patching:
                 raise OperationError(f"Unexpected kind: {'unknown' if kind is None else kind}")
 
     def check_depth(self) -> None:
-        """Refuse a document that is nested deeper than any that a body can bring."""
+        """Raise OperationError if the document is nested deeper than a body may be."""
         if is_too_deep(_encoded(self.document).decode()):
             raise OperationError("exceeded max depth")
 
@@ -181,7 +180,7 @@ class _Patching:
             raise OperationError(f"testing value {path} failed: test failed")
 
     def _steps(self, path: str, missing: str) -> list[str]:
-        """Return the steps to a place; OperationError if no mapping and no list is there to hold it."""
+        """Return the steps of a path. Raises OperationError if its parent is not a mapping or list."""
         steps = [_unescaped(step) for step in path.split("/")[1:]]
         if steps:
             try:
@@ -193,7 +192,7 @@ class _Patching:
         raise OperationError(f"{missing}: missing value")
 
     def _at(self, steps: Sequence[str]) -> Any:
-        """Return the value at a place; None where there is none."""
+        """Return the value at a path; None if there is none."""
         inside = self.document
         for step in steps:
             if isinstance(inside, list):
@@ -205,7 +204,7 @@ class _Patching:
         return inside
 
     def _get(self, steps: Sequence[str], about: str) -> Any:
-        """Return the value at a place, which is null where a mapping lacks it."""
+        """Return the value at a path; None if a mapping lacks it."""
         try:
             return self._at(steps)
         except OperationError as error:
@@ -240,7 +239,7 @@ class _Patching:
     def _count_shift(self, places: int) -> None:
         self._shifted += places
         if self._shifted > _SHIFTED_MAX:
-            raise OperationError("the patch moves too many items of lists")
+            raise OperationError("the patch moves too many list items")
 
     def _duplicate(self, value: Any) -> Any:
         encoded = _encoded(value)
@@ -251,7 +250,7 @@ class _Patching:
         return _decode(encoded)
 
     def _own_at(self, steps: Sequence[str]) -> Any:
-        """Return the mapping or list at a place, it and all on the way there copied."""
+        """Return the mapping or list at a path, after copying it and its ancestors."""
         self.document = inside = self._owned(self.document)
         for step in steps:
             place = _index(inside, step) if isinstance(inside, list) else step
@@ -285,7 +284,7 @@ def _unescaped(step: str) -> str:
 
 
 def _equal(value: Any, wanted: Any) -> bool:
-    """Compare two JSON values as their texts: 1, 1.0 and true differ. The cost is bounded by the smaller one."""
+    """Compare two JSON values by type and value: 1, 1.0 and true differ. The smaller one bounds the cost."""
     if isinstance(value, Mapping):
         if not isinstance(wanted, Mapping) or len(value) != len(wanted):
             return False
@@ -296,7 +295,7 @@ def _equal(value: Any, wanted: Any) -> bool:
 
 
 def _insertion_index(items: Sequence[Any], step: str) -> int:
-    """Return the index of a new item; a negative one counts from beyond the last item, as the library has it."""
+    """Return the index of a new item; a negative index counts from after the last item, as in the library."""
     try:
         index = _parsed_integer(step)
     except OperationError as error:

@@ -1,12 +1,12 @@
-"""Strategic merge patches: JSON merge patches that know lists.
+"""Strategic merge patches: JSON merge patches with merging of lists.
 
-Lists of which the fields say so are merged, item by item; others are replaced. What else is to happen is said by
-directives among the fields:
+Lists with a merge strategy in their schema are merged item by item; others are replaced. Directives among the fields
+control the merge:
 
-    $patch: replace | delete         on a mapping, or an item of a list: put it in the place of what is there; or remove
-    $deleteFromPrimitiveList/F       the values that go from the list F
-    $setElementOrder/F               the order that the items of the list F come in
-    $retainKeys                      the only fields that stay
+    $patch: replace | delete         on a mapping or list item: replace or remove the existing one
+    $deleteFromPrimitiveList/F       the values to remove from the list F
+    $setElementOrder/F               the order of the items of the list F
+    $retainKeys                      the only fields to keep
 
 Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
 """
@@ -28,7 +28,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-    """A mapping after a patch; Refused where the patch makes no sense."""
+    """Apply a patch to a mapping. Raises Refused if the patch is malformed."""
     if _PATCH in patch:
         return _directed(patch)
     result = dict(value)
@@ -51,7 +51,7 @@ def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], sha
 
 
 def _directed(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """What `$patch` makes of a mapping."""
+    """Apply the `$patch` directive of a mapping."""
     match patch[_PATCH]:
         case "replace":
             return {name: wanted for name, wanted in patch.items() if name != _PATCH}
@@ -61,7 +61,7 @@ def _directed(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retained(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with no fields but those that `$retainKeys` names, all that the patch sets being among them."""
+    """Keep only the fields named by `$retainKeys`, which must include all fields that the patch sets."""
     kept = patch[_RETAIN]
     given = [name for name, wanted in patch.items() if wanted is not None and not name.startswith("$")]
     if not isinstance(kept, list):
@@ -81,7 +81,7 @@ def _delete_from(result: dict[str, Any], name: str, gone: Any) -> None:
 
 
 def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
-    """A field after what a patch says of it."""
+    """Apply a patch to a field."""
     if isinstance(wanted, Mapping):
         return strategically_merged(value if isinstance(value, Mapping) else {}, wanted, shape)
     if isinstance(wanted, list) and shape.merge is not None:
@@ -90,9 +90,9 @@ def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
 
 
 def _list_merged(items: list[Any], patch: list[Any], shape: Shape, order: Any) -> list[Any]:
-    """A list after its patch; in the order of the patch where that says more than the list as it was."""
+    """Apply a patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = shape.merge
-    assert key is not None, "lists without are replaced"
+    assert key is not None, "lists without a merge strategy are replaced"
     if any(isinstance(item, list) for item in (*items, *patch)):
         raise Refused(422, "Invalid", "lists of lists are not supported")
     if order is not None:
@@ -109,7 +109,7 @@ def _list_merged(items: list[Any], patch: list[Any], shape: Shape, order: Any) -
 def _items_merged(
     items: list[Any], patch: list[Any], key: str, shape: Shape
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
-    """The items of a patch that are no directives, and all items after it."""
+    """Return the patch items without directives, and all items after the merge."""
     given = [item for item in patch if _directive_of(item) is None]
     left = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
     gone = frozenset(_name_of(item, key) for item in patch if _directive_of(item) == "delete")
@@ -123,7 +123,7 @@ def _items_merged(
 
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
-        raise bad_request(f"an item of a list that is merged by a key is no mapping: {item}")
+        raise bad_request(f"an item of a list with a merge key is not an object: {item}")
     directive = item.get(_PATCH)
     if directive == "merge":
         raise bad_request("merging lists cannot yet be specified in the patch")
@@ -133,7 +133,7 @@ def _directive_of(item: Any) -> str | None:
 
 
 def _key_of(item: Any, key: str) -> Any:
-    """What tells an item from others: the value of a field, or itself where there is no such field."""
+    """Return the identity of a list item: the merge key's value, or the item itself without a merge key."""
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
@@ -142,7 +142,7 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
-    """The items of a patch come in the order that it states, and none is missing there."""
+    """Raise Refused unless `$setElementOrder` contains the items of the patch in their order."""
     if not isinstance(order, list):
         raise bad_request("invalid patch format of setElementOrder list")
     stated: Iterator[Any] = iter([_key_of(item, key) for item in order])
@@ -153,7 +153,7 @@ def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
 
 
 def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key: str) -> list[Any]:
-    """Items that the order names in that order, and between them the others, each before what it was before."""
+    """Order items: named items in the given order, other items merged between them in their previous order."""
     places = _first_places(_name_of(item, key) for item in order)
     were = _first_places(_name_of(item, key) for item in before)
     tagged = [(_name_of(item, key), item) for item in items]
@@ -168,7 +168,7 @@ def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key:
 
 
 def _name_of(item: Any, key: str) -> bytes:
-    """What tells an item from others, as a name to look up."""
+    """Return the encoded identity of a list item."""
     return _encode(_key_of(item, key))
 
 

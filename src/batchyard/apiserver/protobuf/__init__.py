@@ -1,4 +1,4 @@
-"""Requests in protobuf, which the typed clients of Kubernetes send for its own kinds; answers are always JSON."""
+"""Protobuf requests, which typed clients of Kubernetes send for native kinds; responses are always JSON."""
 
 from batchyard.apiserver.protobuf.decoding import PROTOBUF, decoded
 from batchyard.apiserver.protobuf.wire import BadMessage

@@ -1,7 +1,7 @@
-"""Objects in protobuf as the objects they would be in JSON.
+"""Decoding of protobuf objects into their JSON form.
 
-What has which number is in messages.json, which tools/proto_tables.py makes from Kubernetes's Go types. Around each
-object is an envelope that says its apiVersion and kind. Source: k8s.io/apimachinery, pkg/runtime/serializer/protobuf.
+Field numbers are in messages.json, which tools/proto_tables.py generates from Kubernetes's Go types. An envelope around
+each object contains apiVersion and kind. Source: k8s.io/apimachinery, pkg/runtime/serializer/protobuf.
 """
 
 import base64
@@ -21,7 +21,7 @@ from batchyard.base.instant import SECOND, Instant
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\0"
 _DEPTH_MAX: Final = 64
-#: What a group's messages are called by, where that is not the first part of its name.
+#: Message prefixes of groups, if they differ from the first part of the group name.
 _PACKAGES: Final = {"": "core", "meta.k8s.io": "meta"}
 _decode_json: Final = msgspec.json.Decoder(strict=True).decode
 
@@ -35,9 +35,9 @@ class _Field(NamedTuple):
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """The object of a request's body. BadMessage if it is none, or of no kind that is known in protobuf."""
+    """Decode the object of a request body. Raises BadMessage if it is malformed or of an unknown kind."""
     if not body.startswith(_MAGIC):
-        raise BadMessage("it does not begin as an object in protobuf does")
+        raise BadMessage("it lacks the prefix of Kubernetes protobuf")
     envelope = dict(fields_of(body[len(_MAGIC) :]))
     about = {number: _text(value) for number, value in fields_of(_bytes(envelope.get(1, b"")))}
     api_version, kind = about.get(1, ""), about.get(2, "")
@@ -45,7 +45,7 @@ def decoded(body: bytes) -> dict[str, Any]:
         api_version = "meta.k8s.io/v1"
     message = _message_name(api_version, kind)
     if message not in _messages():
-        raise BadMessage(f'there is no {kind} in "{api_version}" in protobuf; send it as JSON')
+        raise BadMessage(f'no protobuf message is known for {kind} in "{api_version}"; send JSON')
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -74,7 +74,7 @@ def _field(spec: str) -> _Field:
 
 
 class Reach(NamedTuple):
-    """How much deeper objects may lie, and how many more fields there may be."""
+    """The remaining nesting depth and number of fields."""
 
     depth: int
     allowance: Allowance
@@ -82,7 +82,7 @@ class Reach(NamedTuple):
 
 def _object(message: bytes, name: str, reach: Reach) -> dict[str, Any]:
     if not reach.depth:
-        raise BadMessage(f"objects lie more than {_DEPTH_MAX} deep")
+        raise BadMessage(f"objects are nested more than {_DEPTH_MAX} levels deep")
     fields = _messages()[name]
     result: dict[str, Any] = {}
     within = Reach(reach.depth - 1, reach.allowance)
@@ -94,7 +94,7 @@ def _object(message: bytes, name: str, reach: Reach) -> dict[str, Any]:
 
 
 def _take(result: dict[str, Any], field: _Field, value: Value, reach: Reach) -> None:
-    """Put the value of a field into an object."""
+    """Store the value of a field in an object."""
     if field.is_map:
         entry = dict(fields_of(_bytes(value)))
         held = _plain(field.type, entry.get(2, b""), reach)
@@ -110,11 +110,11 @@ def _take(result: dict[str, Any], field: _Field, value: Value, reach: Reach) -> 
 
 
 def _plain(of: str, value: Value, reach: Reach) -> Any:
-    """A value of a type as JSON has it."""
+    """Convert a value of a type to JSON."""
     if "." in of:
         return _object(_bytes(value), of, reach)
     reader = _READERS.get(of)
-    assert reader is not None, f"the table knows no type {of}"
+    assert reader is not None, f"the table has no type {of}"
     return reader(value)
 
 
@@ -127,30 +127,30 @@ def _text(value: Value) -> str:
 
 def _bytes(value: Value) -> bytes:
     if isinstance(value, int):
-        raise BadMessage("a number stands where a text or an object should")
+        raise BadMessage("expected a string or an object, found a number")
     return value
 
 
 def _number(value: Value) -> int:
     if not isinstance(value, int):
-        raise BadMessage("a text or an object stands where a number should")
+        raise BadMessage("expected a number, found a string or an object")
     return signed(value)
 
 
 def _double(value: Value) -> float:
     raw = _bytes(value)
     if len(raw) != 8:
-        raise BadMessage("a fraction has 8 bytes")
+        raise BadMessage("a double must have 8 bytes")
     number: float = struct.unpack("<d", raw)[0]
     return number
 
 
 def _instant(value: Value) -> Instant | None:
-    """The instant of a message of seconds and nanoseconds; None where it says none."""
+    """Return the instant of a Timestamp message; None if it is zero."""
     parts = {number: _number(part) for number, part in fields_of(_bytes(value))}
     seconds = parts.get(1, 0)
     if not 0 <= seconds < 253_402_300_800:
-        raise BadMessage(f"{seconds} is no time")
+        raise BadMessage(f"{seconds} is not a valid time")
     return seconds * SECOND + parts.get(2, 0) // 1000 % SECOND or None
 
 
@@ -174,14 +174,14 @@ def _int_or_string(value: Value) -> int | str:
 
 
 def _raw(value: Value) -> Any:
-    """JSON within the message."""
+    """Decode embedded JSON."""
     raw = _bytes(dict(fields_of(_bytes(value))).get(1, b""))
     try:
         if is_too_deep(raw.decode()):
-            raise BadMessage(f"what is embedded is nested more than {NESTING_MAX} deep")
+            raise BadMessage(f"embedded JSON is nested more than {NESTING_MAX} levels deep")
         return _decode_json(raw) if raw else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadMessage(f"what is embedded is no JSON: {error}") from error
+        raise BadMessage(f"embedded JSON is invalid: {error}") from error
 
 
 def _items(value: Value) -> list[str]:

@@ -1,4 +1,4 @@
-"""The wire format of protobuf: the fields of a message as they come. Source: protobuf.dev, "Encoding"."""
+"""The protobuf wire format: iteration over the fields of a message. Source: protobuf.dev, "Encoding"."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -8,24 +8,24 @@ _VARINT_MAX = 10  # bytes
 
 
 class Allowance:
-    """How many more fields may be read of one message, with all that lie within it."""
+    """The remaining number of fields of a message, including nested ones."""
 
     def __init__(self, left: int) -> None:
         self._left = left
 
     def spend(self) -> None:
-        """Count a field; BadMessage where that is one too many."""
+        """Count a field. Raises BadMessage if the limit is exceeded."""
         self._left -= 1
         if self._left < 0:
-            raise BadMessage("it has too many values")
+            raise BadMessage("too many values")
 
 
-class BadMessage(ValueError):  # noqa: N818 - as a person would say it
-    """The bytes are no message; says why."""
+class BadMessage(ValueError):  # noqa: N818 - named after the condition
+    """The bytes are not a valid message."""
 
 
 def fields_of(message: bytes, allowance: Allowance | None = None) -> Iterator[tuple[int, Value]]:
-    """The number and the value of each field: of a varint the unsigned number, of all else the bytes."""
+    """Yield number and value of each field: an unsigned integer for varints, bytes for other wire types."""
     at = 0
     while at < len(message):
         if allowance is not None:
@@ -36,7 +36,7 @@ def fields_of(message: bytes, allowance: Allowance | None = None) -> Iterator[tu
 
 
 def signed(value: int) -> int:
-    """A varint as the 64-bit integer that it stands for."""
+    """Convert a varint to a signed 64-bit integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -50,7 +50,7 @@ def _value(message: bytes, at: int, wire_type: int) -> tuple[Value, int]:
     else:
         raise BadMessage(f"wire type {wire_type} at byte {at}")
     if length > len(message) - at:
-        raise BadMessage(f"a field of {length} bytes at byte {at} goes beyond the end")
+        raise BadMessage(f"a field of {length} bytes at byte {at} exceeds the message")
     return message[at : at + length], at + length
 
 
@@ -60,4 +60,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + number + 1
-    raise BadMessage(f"a number at byte {at} has no end")
+    raise BadMessage(f"the varint at byte {at} is unterminated")

@@ -1,4 +1,4 @@
-"""What is served besides stored kinds: parts of objects, and resources, that functions answer for."""
+"""Subresources and virtual resources: answered by handler functions, not from stored objects."""
 
 from collections.abc import Callable, Iterable
 
@@ -25,7 +25,7 @@ def with_subresources(
     pending: Pending,
     now: Callable[[], Instant],
 ) -> list[Resource]:
-    """The resources, with all such parts, and those that are nothing but such."""
+    """Return the resources with all subresources, and the virtual resources."""
     pods, bindings = PodContainers(objects, containers), Bindings(objects, now)
     answers = {
         "binding": bindings.of_a_pod(),

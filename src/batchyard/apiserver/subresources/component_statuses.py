@@ -1,4 +1,4 @@
-"""ComponentStatuses: how the parts of the control plane are. All are in one process: who gets an answer has them all.
+"""ComponentStatuses: the health of the control plane. All components share one process, so all report healthy.
 
 Source: Kubernetes's pkg/registry/core/componentstatus.
 """
@@ -20,7 +20,7 @@ _DEPRECATION: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
-    """All of them, as a resource."""
+    """Return the ComponentStatuses as a resource."""
     info = unstored_kind("", "v1", _KIND, "componentstatuses", "componentstatus", namespaced=False)
     info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION)
     table = (
@@ -33,14 +33,14 @@ def component_statuses(now: Callable[[], Instant]) -> Resource:
 
 
 class _Components:
-    """The parts that there are."""
+    """The components of the control plane."""
 
     def found(self, _namespace: str) -> Sequence[Obj]:
-        """All of them."""
+        """Return all component statuses."""
         return [_told(name) for name in _NAMES]
 
     def one(self, _namespace: str, name: str) -> Obj | None:
-        """The one of that name."""
+        """Return the status of one component."""
         return _told(name) if name in _NAMES else None
 
 

@@ -1,8 +1,8 @@
-"""The decision ledger, to be read as objects: `kubectl get decisions`, with what each rested on.
+"""The decision ledger as a virtual resource: `kubectl get decisions`, with the inputs of each decision.
 
-The latest come last, and no more than `limit`. Beside the fields that are selected by, the query may say
-`about=KIND/NAME` (of a Job or a JobSet also what was decided about its Workload), `since` and `until` as times.
-Workloads of other namespaces are named to those alone who may get them there.
+A list ends with the latest decisions, at most `limit`. Besides field selectors the query accepts
+`about=KIND/NAME` (which for a Job or JobSet includes its Workload), and `since` and `until` as times.
+Names of Workloads in other namespaces are shown only to users with access to them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,18 +32,18 @@ _API_VERSION: Final = f"{GROUP}/{VERSION}"
 _KIND: Final = "Decision"
 _LIMIT: Final = 500
 _LIMIT_MAX: Final = 10_000
-#: The Workload of a Job: what Kueue calls it, where five characters tell it from others of that name.
+#: The wildcard for the hash suffix of a Workload name that Kueue derives from a job.
 _HASH: Final = "-?????"
 _FIELDS: Final = ("regarding.kind", "regarding.name", "reason", "type", "component")
 _DEFAULT: Final = "default"
-#: Where what a decision rested on names a Workload, as `namespace/name`.
+#: The field in decision details that names a Workload, as `namespace/name`.
 _NAME: Final = "workload"
 _WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
 _KNOWN: Final = {info.constant: info for info in scheme.KINDS}
 
 
 def decisions(ledger: Ledger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
-    """The entries, as a resource."""
+    """Return the ledger entries as a resource."""
     info = unstored_kind(GROUP, VERSION, _KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_FIELDS)
 
@@ -97,7 +97,7 @@ _TABLE: Final = (
 
 
 def _without_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
-    """What a decision rested on, without the names of Workloads in namespaces that are hidden."""
+    """Return decision details without the names of Workloads in hidden namespaces."""
     if isinstance(value, Mapping):
         told = {name: _without_names(each, is_hidden) for name, each in value.items()}
         if _NAME in told and is_hidden(str(told[_NAME]).partition("/")[0]):
@@ -109,7 +109,7 @@ def _without_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
 
 
 def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
-    """An entry as an object."""
+    """Return an entry as an object."""
     key = record.regarding
     info = _KNOWN.get(key.kind)
     api_version = "" if info is None else info.api_version
@@ -132,18 +132,18 @@ def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 @contextmanager
 def _asked() -> Iterator[None]:
-    """What the ledger cannot answer, as refusals."""
+    """Convert ledger errors to API errors."""
     try:
         yield
     except TooBroad:
-        why = "so many decisions would have to be looked through that it would take too long"
-        raise bad_request(f"{why}; say since when, or about what") from None
+        why = "the query would scan too many decisions"
+        raise bad_request(f"{why}; set since or about") from None
     except Unreadable as error:
         raise Refused(500, "InternalError", str(error)) from None
 
 
 def _query(request: Request, selection: Selection, namespace: str) -> LedgerQuery:
-    """What is asked for, as far as the ledger itself can select by it."""
+    """Return the ledger query of a request, limited to what the ledger can filter by."""
     exact = {path: text for path, is_wanted, text in selection.fields if is_wanted}
     namespace = namespace or exact.get("metadata.namespace", "")
     about = request.query.get("about", "")
@@ -159,15 +159,15 @@ def _query(request: Request, selection: Selection, namespace: str) -> LedgerQuer
 
 
 def _keys_of(about: str, namespace: str) -> Iterator[Key]:
-    """The objects that a text such as `job/train` may mean, and the Workloads that stand for them."""
+    """Yield the keys that a text such as `job/train` can mean, including the Workloads of jobs."""
     plural, slash, name = about.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _names(info)), None)
     if not slash or not name or info is None:
         raise bad_request(f"about={about}: write it as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
-        raise bad_request(f"about={about}: {name} is no name")
+        raise bad_request(f"about={about}: {name} is not a name")
     if info.namespaced and not namespace:
-        raise bad_request(f"about={about}: it has a namespace; ask in that")
+        raise bad_request(f"about={about}: the kind is namespaced; query a namespace")
     yield Key(info.constant, namespace if info.namespaced else "", name)
     if info.constant in {scheme.JOB, scheme.JOB_SET}:
         yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH}")
@@ -190,5 +190,5 @@ def _instant(request: Request, name: str) -> Instant | None:
 def _limit(request: Request) -> int:
     text = request.query.get("limit") or str(_LIMIT)
     if not text.isdecimal() or len(text) > 9:
-        raise bad_request(f"limit={text} is no number")
+        raise bad_request(f"limit={text} is not a number")
     return min(int(text) or _LIMIT, _LIMIT_MAX)

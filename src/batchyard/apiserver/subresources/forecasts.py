@@ -1,4 +1,4 @@
-"""`workloads/NAME/eta`, and that of jobs and jobsets: when it starts. Worked out elsewhere, for that takes seconds."""
+"""The `eta` subresource of Workloads, Jobs and JobSets: start forecasts, computed asynchronously in seconds."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
@@ -19,7 +19,7 @@ _SEED_DIGITS_MAX: Final = 9
 
 
 class Question(NamedTuple):
-    """What somebody asks about whom."""
+    """A forecast request: subject, random seed, requesting user."""
 
     subject: Key
     seed: int
@@ -27,20 +27,20 @@ class Question(NamedTuple):
 
 
 class Forecaster(Protocol):
-    """Who works it out."""
+    """Computes forecasts asynchronously."""
 
     def ask(self, question: Question) -> Later:
-        """The answer to a question; Refused where there are too many already."""
+        """Request a forecast; raises Refused if too many are pending."""
 
 
 def may_see_workloads(authorizer: Authorizer, user: User, namespace: str) -> bool:
-    """Whether a user may be told the names of a namespace's Workloads."""
+    """Report whether a user may see the names of a namespace's Workloads."""
     info = kind_info(scheme.WORKLOAD)
     return authorizer.decide(Attributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
 
 
 def with_forecasts(resources: Iterable[Resource], objects: Objects, forecaster: Forecaster) -> list[Resource]:
-    """The resources, with forecasts of those that start."""
+    """Return the resources with forecasts for the kinds that have a start."""
     served = list(resources)
     for kind in KINDS:
         info = kind_info(kind)
@@ -57,7 +57,7 @@ def _asking(kind: str, objects: Objects, forecaster: Forecaster) -> Callable[[Re
             raise Refused(404, "NotFound", f'{title} "{name}" not found', {"name": name, "kind": info.plural})
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
-            raise bad_request(f"seed: {text!r} is no number of at most {_SEED_DIGITS_MAX} digits")
+            raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
         return forecaster.ask(Question(subject, int(text), request.user))
 
     return ask

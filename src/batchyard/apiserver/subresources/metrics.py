@@ -1,6 +1,6 @@
-"""The metrics API (metrics.k8s.io): what pods and nodes use at present, as `kubectl top` asks for it.
+"""The metrics API (metrics.k8s.io): current usage of pods and nodes, as `kubectl top` reads it.
 
-What a pod uses its runtime knows; a node that is simulated uses what the pods on it use, and nothing of its own.
+The container runtime reports the usage of pods. A simulated node uses the sum of its pods.
 Source: metrics-server's pkg/api.
 """
 
@@ -28,7 +28,7 @@ _RESOURCES: Final = ("cpu", "memory")
 
 
 def metrics_resources(objects: Found, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
-    """What pods and nodes use, as resources."""
+    """Return pod and node metrics as resources."""
     nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
     metrics = _Metrics(objects, containers, now)
@@ -43,7 +43,7 @@ def metrics_resources(objects: Found, containers: Containers, now: Callable[[], 
 
 
 class _Metrics:
-    """What both need."""
+    """The objects and the runtime that both resources read."""
 
     def __init__(self, objects: Found, containers: Containers, now: Callable[[], Instant]) -> None:
         self.objects = objects
@@ -51,11 +51,11 @@ class _Metrics:
         self._now = now
 
     def pods(self, namespace: str) -> Sequence[Obj]:
-        """The pods that run."""
+        """Return the running pods."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
     def told(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
-        """What an object uses, measured over so many microseconds, as an object of its name."""
+        """Return a metrics object of the given kind; the window is in microseconds."""
         stamp = format_time(self._now() // SECOND * SECOND)
         kept = ("name", "namespace", "labels")
         metadata = {field: of["metadata"][field] for field in kept if field in of["metadata"]}
@@ -65,17 +65,17 @@ class _Metrics:
 
 
 class _Pods:
-    """What pods use that run."""
+    """The metrics of running pods."""
 
     def __init__(self, metrics: _Metrics) -> None:
         self._metrics = metrics
 
     def found(self, namespace: str) -> Sequence[Obj]:
-        """What all of them use of which that is known."""
+        """Return the metrics of all pods whose usage is known."""
         return [told for pod in self._metrics.pods(namespace) if (told := self._told(pod)) is not None]
 
     def one(self, namespace: str, name: str) -> Obj | None:
-        """What one of them uses."""
+        """Return the metrics of one pod."""
         pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
@@ -93,13 +93,13 @@ class _Pods:
 
 
 class _Nodes:
-    """What nodes use."""
+    """The metrics of nodes."""
 
     def __init__(self, metrics: _Metrics) -> None:
         self._metrics = metrics
 
     def found(self, _namespace: str) -> Sequence[Obj]:
-        """What all of them use."""
+        """Return the metrics of all nodes."""
         on: dict[str, list[Obj]] = {}
         for pod in self._metrics.pods(""):
             on.setdefault(node_of(pod), []).append(pod)
@@ -107,7 +107,7 @@ class _Nodes:
         return [self._told(node, on.get(node["metadata"]["name"], ())) for node in nodes]
 
     def one(self, _namespace: str, name: str) -> Obj | None:
-        """What one of them uses."""
+        """Return the metrics of one node."""
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics("nodemetrics", name)
@@ -119,7 +119,7 @@ class _Nodes:
         return self._metrics.told("NodeMetrics", node, window, {"usage": _quantities(used)})
 
     def _sum(self, pods: Iterable[Obj]) -> Usage:
-        """What pods use together."""
+        """Return the total usage of pods."""
         total = dict.fromkeys(_RESOURCES, 0)
         for pod in pods:
             measured = self._metrics.containers.usage(pod)
@@ -134,7 +134,7 @@ def _quantities(usage: Usage) -> dict[str, str]:
 
 
 def _go_duration(microseconds: int) -> str:
-    """A duration as Go writes it, to the millisecond."""
+    """Format a duration as Go does, in milliseconds precision."""
     minutes, rest = divmod(microseconds, 60 * SECOND)
     hours, minutes = divmod(minutes, 60)
     seconds = f"{rest / SECOND:.3f}".rstrip("0").rstrip(".")
@@ -142,7 +142,7 @@ def _go_duration(microseconds: int) -> str:
 
 
 def _used_by_pod(resource: str) -> cells.Cell:
-    """The cell of what all containers of a pod use of a resource."""
+    """Return a cell with the usage of a resource by all containers of a pod."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         used = (value(each, "usage", resource) for each in obj["containers"])

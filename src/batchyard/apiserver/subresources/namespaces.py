@@ -1,6 +1,6 @@
-"""Namespaces as clients see them: what holds them until they are empty is in their spec, and `finalize` changes it.
+"""Namespaces in the API: the `kubernetes` finalizer appears in the spec, and `finalize` changes it.
 
-It is stored as any other finalizer. Source: Kubernetes's pkg/registry/core/namespace.
+It is stored like any other finalizer. Source: Kubernetes's pkg/registry/core/namespace.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class NamespaceStrategy(BuiltIn):
         super().__init__(scheme.NAMESPACE)
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
-        """A Namespace as it was sent, complete."""
+        """Decode a Namespace, and move the finalizer from the spec to the metadata."""
         found = super().decode(sent, namespace)
         if found.obj is None:
             return found
@@ -39,11 +39,11 @@ class NamespaceStrategy(BuiltIn):
         return found._replace(obj={**held, "spec": {**obj["spec"], "finalizers": left}})
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """A changed Namespace, which is held as long as it was: only `finalize` lets it go."""
+        """Keep the finalizer of a changed Namespace; only `finalize` removes it."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A Namespace with what holds it in its spec."""
+        """Return a Namespace with the finalizer in its spec."""
         shown = super().in_version(stored, api_version)
         if FINALIZER not in finalizers_of(stored):
             return shown
@@ -53,14 +53,14 @@ class NamespaceStrategy(BuiltIn):
 
 
 class Finalize:
-    """`namespaces/NAME/finalize`."""
+    """The handler of `namespaces/NAME/finalize`."""
 
     def __init__(self, objects: Objects, strategy: NamespaceStrategy) -> None:
         self._objects = objects
         self._strategy = strategy
 
     def answer(self) -> Answer:
-        """Who answers there."""
+        """Return the handlers of the subresource."""
         return Answer("", "v1", "Namespace", {"PUT": self._update})
 
     def _update(self, request: Request, _namespace: str, name: str) -> Response:
@@ -70,10 +70,10 @@ class Finalize:
         if stored is None:
             raise Refused(404, "NotFound", f'namespaces "{name}" not found', details)
         if not isinstance(sent, Mapping) or sent.get("kind", "Namespace") != "Namespace":
-            raise bad_request("the body of the request is no Namespace")
+            raise bad_request("the request body is not a Namespace")
         decoded = self._strategy.decode({**sent, "kind": "Namespace", "apiVersion": "v1"}, "").obj
         if decoded is None or decoded["metadata"].get("name") != name:
-            raise bad_request("the body of the request is no Namespace of that name")
+            raise bad_request("the request body is not a Namespace of that name")
         is_held = FINALIZER in finalizers_of(decoded)
         new = with_finalizer(stored, FINALIZER) if is_held else without_finalizer(stored, FINALIZER)
         new = {**new, "spec": decoded.get("spec") or {}}
@@ -86,7 +86,7 @@ class Finalize:
 
 
 def with_finalize(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
-    """The resources, of which Namespaces can be finalized, and are deleted one by one."""
+    """Return the resources; Namespaces get `finalize` and lose deletecollection."""
     strategy = NamespaceStrategy()
     answers = {"finalize": Finalize(objects, strategy).answer()}
     return [

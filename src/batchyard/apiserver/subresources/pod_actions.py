@@ -1,4 +1,4 @@
-"""`pods/NAME/binding` and `bindings`: a pod is given a node, as a scheduler of one's own does it.
+"""`pods/NAME/binding` and `bindings`: bind a pod to a node, as external schedulers do; evictions.
 
 Sources: Kubernetes's pkg/registry/core/pod/storage/storage.go and pkg/apis/core/validation.
 """
@@ -27,18 +27,18 @@ _DONE: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": 
 
 
 class Bindings:
-    """See the module."""
+    """The handlers of pod bindings."""
 
     def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
     def of_a_pod(self) -> Answer:
-        """Who answers at a pod."""
+        """Return the handlers of `pods/NAME/binding`."""
         return Answer("", "v1", _KIND, {"POST": self._bind_named})
 
     def resource(self) -> Resource:
-        """`bindings`, where the pod is the one that the Binding is named after."""
+        """Return the resource `bindings`, where the name of the Binding names the pod."""
         info = unstored_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
         return unstored(info, {"": Answer("", "v1", _KIND, {"POST": self._bind})})
 
@@ -78,20 +78,20 @@ class Bindings:
 def _sent(request: Request) -> Mapping[str, Any]:
     sent = read_body(request).value
     if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
-        raise bad_request("the body of the request is no Binding")
+        raise bad_request("the request body is not a Binding")
     metadata = sent.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise bad_request("the metadata of the Binding is no object")
+        raise bad_request("the metadata of the Binding is not an object")
     annotations = metadata.get("annotations") or {}
     if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
-        raise bad_request("the annotations of the Binding are no texts")
+        raise bad_request("the annotations of the Binding are not strings")
     return {**sent, "metadata": metadata}
 
 
 def _target(target: Any, name: str) -> str:
-    """The node that a Binding is about; Refused where it is none."""
+    """Return the target node of a Binding. Raises Refused if it is invalid."""
     if not isinstance(target, Mapping | None):
-        raise bad_request("the target of the Binding is no object")
+        raise bad_request("the target of the Binding is not an object")
     kind, node = (target or {}).get("kind") or "", (target or {}).get("name") or ""
     faults = []
     if kind not in ("", "Node"):
@@ -106,7 +106,7 @@ def _target(target: Any, name: str) -> str:
 
 
 def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
-    """Refused if a pod is not the one that is meant, or can come to no node any more, or not yet."""
+    """Raise Refused if the preconditions fail or the pod cannot be bound: deleted, already bound or gated."""
     name, found = pod["metadata"]["name"], pod["metadata"]
     for what, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
         asked = wanted.get(field)
@@ -128,34 +128,34 @@ def _conflict(name: str, why: str, resource: str = "pods/binding") -> Refused:
 
 # --- evictions ---
 #
-# `pods/NAME/eviction`: a pod is asked to go, as `kubectl drain` asks; its disruption budget may say no.
+# `pods/NAME/eviction`: an API-initiated eviction, as from `kubectl drain`, which a PodDisruptionBudget can reject.
 #
-# What is running is first marked as disrupted, so that its Job need not count it as failed. Source: Kubernetes's
+# A running pod first gets the DisruptionTarget condition, so that its Job can ignore the failure. Source: Kubernetes's
 # pkg/registry/core/pod/storage/eviction.go.
 
 
 _GROUP: Final = "policy"
 _EVICTIONS_KIND: Final = "Eviction"
-#: The older form is taken still, as Kubernetes takes it.
+#: The older version is accepted too, as in Kubernetes.
 _VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 
 
 class Evictions:
-    """See the module."""
+    """The handler of pod evictions."""
 
     def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
     def answer(self) -> Answer:
-        """Who answers there."""
+        """Return the handlers of the subresource."""
         return Answer(_GROUP, "v1", _EVICTIONS_KIND, {"POST": self._create})
 
     def _create(self, request: Request, namespace: str, name: str) -> Response:
         sent = _evictions_sent(request, namespace, name)
         asked = sent.get("deleteOptions")
         options = delete_options(request, {} if asked is None else asked)
-        # Whoever says in the query that it is a dry run says nothing else in the body by saying nothing there.
+        # A dry run in the query applies even if the body does not set it.
         options = options._replace(dry_run=options.dry_run or write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
@@ -185,10 +185,10 @@ class Evictions:
 
 
 def _evictions_sent(request: Request, namespace: str, name: str) -> Mapping[str, Any]:
-    """The Eviction that is sent; Refused where it is none, or of another pod."""
+    """Return the Eviction in the body. Raises Refused if it is invalid or names another pod."""
     sent = read_body(request).value
     if not isinstance(sent, Mapping) or (sent.get("kind") or _EVICTIONS_KIND) != _EVICTIONS_KIND:
-        raise bad_request("the body of the request is no Eviction")
+        raise bad_request("the request body is not an Eviction")
     version = sent.get("apiVersion") or _VERSIONS[0]
     if version not in _VERSIONS:
         told = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"

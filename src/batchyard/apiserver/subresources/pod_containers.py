@@ -1,4 +1,4 @@
-"""Pods and their containers, as parts of the API see them that look into them.
+"""Lookup of pods and their containers for subresources.
 
 Source: Kubernetes's pkg/registry/core/pod/strategy.go.
 """
@@ -16,14 +16,14 @@ _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
 class PodContainers:
-    """Pods, and the runtime of their containers."""
+    """The pods, and the runtime of their containers."""
 
     def __init__(self, objects: Found, runtime: Containers) -> None:
         self._objects = objects
         self.runtime = runtime
 
     def pod(self, namespace: str, name: str) -> Obj:
-        """The pod; Refused if there is none."""
+        """Return the pod. Raises Refused if it does not exist."""
         found = self._objects.get(Key(scheme.POD, namespace, name))
         if found is None:
             raise pod_not_found(name)
@@ -31,12 +31,12 @@ class PodContainers:
 
 
 def pod_not_found(name: str) -> Refused:
-    """There is no such pod."""
+    """Return the 404 error of a missing pod."""
     return Refused(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
 
 def chosen_container(pod: Obj, name: str) -> str:
-    """The container that is meant, by its name, or since there is no other; Refused if that is not certain."""
+    """Return the container of a name, or the only one. Raises Refused if the name is invalid or missing."""
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
     if name:
@@ -51,5 +51,5 @@ def chosen_container(pod: Obj, name: str) -> str:
 
 
 def is_somewhere(pod: Obj) -> bool:
-    """Whether a pod is where its containers can run: on a node, or running in a world without nodes."""
+    """Report whether the pod has a node, or has container statuses as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))

@@ -1,7 +1,7 @@
-"""`pods/NAME/log`: what a container wrote, as `kubectl logs` asks for it.
+"""`pods/NAME/log`: container logs, as `kubectl logs` requests them.
 
-Sources: Kubernetes's pkg/registry/core/pod/strategy.go, pkg/kubelet/kubelet_pods.go (whose log is told, and why there
-is none), pkg/apis/core/validation (options), pkg/kubelet/kuberuntime/logs (times).
+Sources: Kubernetes's pkg/registry/core/pod/strategy.go, pkg/kubelet/kubelet_pods.go (choice of the log, errors),
+pkg/apis/core/validation (options), pkg/kubelet/kuberuntime/logs (times).
 """
 
 from collections import deque
@@ -27,28 +27,28 @@ _NO_IMAGE: Final = {
 
 
 class LogOptions(NamedTuple):
-    """What of a log is wanted."""
+    """The options of a log request."""
 
     container: str
     follow: bool
     previous: bool
     timestamps: bool
-    #: Nothing older than that.
+    #: Only lines at or after this time.
     since: Instant
-    #: No more of what is there than the last so many lines.
+    #: Of the existing lines, only this many last ones.
     tail: int | None
     limit_bytes: int | None
 
 
 class PodLogs:
-    """See the module."""
+    """The handler of pod logs."""
 
     def __init__(self, pods: PodContainers, now: Callable[[], Instant]) -> None:
         self._pods = pods
         self._now = now
 
     def answer(self) -> Answer:
-        """Who answers there."""
+        """Return the handlers of the subresource."""
         return Answer("", "v1", "Pod", {"GET": self._get})
 
     def _get(self, request: Request, namespace: str, name: str) -> Reply:
@@ -56,7 +56,7 @@ class PodLogs:
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, options.container)
         if not is_somewhere(pod):
-            return Response(204, "", content_type=_TEXT)  # it is on no node: there is nobody to ask
+            return Response(204, "", content_type=_TEXT)  # not bound to a node: no kubelet to read from
         _check_has_log(pod, container, previous=options.previous)
         log = self._pods.runtime.log(pod, container, previous=options.previous)
         stream = LogStream(log, options, self._now())
@@ -71,7 +71,7 @@ class PodLogs:
 
 
 class LogStream:
-    """A log as its reader wants it, as it comes; who does not follow it is told of what was there when he asked."""
+    """A log as its options select it; without `follow` it ends with the lines that existed at the request."""
 
     content_type: Final = _TEXT
     times_out: Final = False
@@ -80,12 +80,12 @@ class LogStream:
         self._log = log
         self._options = options
         self._asked_at = asked_at
-        #: The last lines of what is there, until all of it was read; None where all are told.
+        #: The last existing lines while reading up to the request time; None after that or without `tail`.
         self._last: deque[LogLine] | None = None
         if options.tail is not None:
             self._last = deque(maxlen=options.tail)
             log.skip_to_last(options.tail)
-        #: What was taken before there was somebody to write it to.
+        #: Data read before the stream was handed to the writer.
         self._taken: list[bytes] = []
         self._bytes_left = options.limit_bytes
         self.is_over = False
@@ -93,7 +93,7 @@ class LogStream:
         log.on_news = self._tell
 
     def take(self) -> Sequence[bytes]:
-        """What came since it was taken last, or some of it."""
+        """Return the data since the last call, or part of it."""
         found = self._log.read()
         lines = [line for line in found if line.at >= self._options.since]
         is_all = not self._log.is_behind or bool(found and found[-1].at > self._asked_at)
@@ -110,15 +110,15 @@ class LogStream:
         return [*taken, text] if text else taken
 
     def going_on_from(self, taken: Sequence[bytes]) -> "LogStream":
-        """The stream, of which something was taken, for somebody else to take from the beginning."""
+        """Return the stream with data put back, for another reader to take from the start."""
         self._taken = list(taken)
         return self
 
     def mark(self) -> None:
-        """A log says nothing of how far it has come."""
+        """Do nothing; logs have no bookmarks."""
 
     def end(self) -> None:
-        """Tell what waits, and no more."""
+        """End the log after the buffered data."""
         self._log.close()
 
     def _written(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ class LogStream:
 
 
 def log_options(request: Request, name: str, now: Instant) -> LogOptions:
-    """The options of a request; Refused where they are none."""
+    """Parse the options of a request. Raises Refused if they are invalid."""
     query = request.query
     tail, limit = _whole(query, "tailLines"), _whole(query, "limitBytes")
     seconds, since_time = _whole(query, "sinceSeconds"), query.get("sinceTime", "")
@@ -167,7 +167,7 @@ def _whole(query: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'{name}: "{text}" is no number')
+        raise bad_request(f'{name}: "{text}" is not a number')
     return int(text)
 
 
@@ -179,7 +179,7 @@ def _instant(text: str) -> Instant:
 
 
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
-    """Refused, in the kubelet's words, where a container has no run to tell of."""
+    """Raise Refused, in the kubelet's words, if the container has no log."""
     name, status = pod["metadata"]["name"], _status_of(pod, container)
     told = f'container "{container}" in pod "{name}"'
     if not status:
@@ -211,7 +211,7 @@ def _ended(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _has_run(ended: Mapping[str, Any] | None) -> bool:
-    """Whether an end is that of a run of which anything is known."""
+    """Report whether a terminated state has a start time."""
     return ended is not None and bool(ended.get("startedAt"))
 
 

@@ -1,6 +1,6 @@
-"""`pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers`: what reaches for a process of a pod.
+"""`pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers`: access to the processes of a pod.
 
-A simulated pod has none; whoever asks is told so, after all that Kubernetes checks before. Sources: Kubernetes's
+A simulated pod has no processes; such requests fail after all checks that Kubernetes makes. Sources: Kubernetes's
 pkg/registry/core/pod/{rest/subresources.go,strategy.go,storage/storage.go}, pkg/kubelet/server; k8s.io/cri-streaming.
 """
 
@@ -17,7 +17,7 @@ from batchyard.interfaces.containers import Ending, Streams
 
 # --- upgrades ---
 #
-# Requests to speak another protocol on their connection: which is wanted, and which of its versions it becomes.
+# Protocol upgrades: negotiation of the protocol and of its version.
 #
 # Sources: k8s.io/streaming pkg/httpstream (SPDY) and pkg/httpstream/wsstream (WebSockets), k8s.io/apimachinery
 # pkg/util/proxy, k8s.io/apiserver pkg/util/proxy (tunnels).
@@ -25,14 +25,14 @@ from batchyard.interfaces.containers import Ending, Streams
 
 WEBSOCKET: Final = "websocket"
 SPDY: Final = "SPDY/3.1"
-#: How a WebSocket says that SPDY is spoken over it, and about what.
+#: The prefix of WebSocket subprotocols that tunnel SPDY.
 TUNNEL: Final = f"{SPDY}+"
 _KEY: Final = "sec-websocket-key"
 _VERSION: Final = "13"
 
 
 def upgrade_of(request: Request, websockets: Sequence[str], spdy: Sequence[str]) -> Upgrade:
-    """What a request wants its connection to be, of the protocols that are spoken; Refused if it is none of them."""
+    """Negotiate the upgrade of a request. Raises Refused if no supported protocol is requested."""
     wanted = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
@@ -40,14 +40,14 @@ def upgrade_of(request: Request, websockets: Sequence[str], spdy: Sequence[str])
         return Upgrade(WEBSOCKET, _websocket_protocol(request, websockets))
     if SPDY.lower() in wanted:
         return Upgrade(SPDY, _spdy_protocol(request, spdy))
-    raise bad_request(f"unable to upgrade: {wanted or 'nothing'} is not spoken here, but {WEBSOCKET} and {SPDY}")
+    raise bad_request(f"unable to upgrade: {wanted or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
 def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
     if request.headers.get("sec-websocket-version", "") != _VERSION:
         raise bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_KEY):
-        raise bad_request("unable to upgrade: this is no handshake of a WebSocket")
+        raise bad_request("unable to upgrade: not a WebSocket handshake")
     asked = _listed(request, "sec-websocket-protocol")
     chosen = next((each for each in asked if each in spoken), None)
     if chosen is None:
@@ -69,13 +69,13 @@ def _spdy_protocol(request: Request, spoken: Sequence[str]) -> str:
 
 
 def _listed(request: Request, header: str) -> list[str]:
-    """The values of a header that is a list, and may come more than once."""
+    """Return the values of a list header that may occur more than once."""
     text = request.headers.get(header, "").replace(SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
 
 
 _PROXIED: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
-#: Versions of the protocol of commands: with the fifth a client can end its input.
+#: Versions of the remote command protocol; with the fifth a client can close stdin.
 COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
@@ -84,13 +84,13 @@ _PORT_MAX: Final = 65535
 
 
 class Processes:
-    """See the module."""
+    """The handlers of exec, attach, port-forward and the unsupported subresources."""
 
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
 
     def answers(self) -> Mapping[str, Answer]:
-        """Who answers, by part of a pod. Who talks to a process needs leave to create that, however he asks."""
+        """Return the handlers by subresource. Exec, attach and port-forward need the verb `create` for any method."""
         upgraded = ("POST", "GET")
 
         def conversation(kind: str, answer: Any) -> Answer:
@@ -145,7 +145,7 @@ class Processes:
         return Forwarding(upgrade, ports, lambda port, talker: self._pods.runtime.connect(pod, port, talker), failure)
 
     def _to_address(self, _request: Request, namespace: str, name: str) -> Response:
-        """The name may say which scheme and which port: `https:NAME:443`."""
+        """Reject a proxy request; the name may include scheme and port: `https:NAME:443`."""
         parts = name.split(":")
         raise self._not_proxied(self._pods.pod(namespace, parts[0] if len(parts) < 3 else parts[1]))
 
@@ -157,10 +157,10 @@ class Processes:
 
     def _not_proxied(self, pod: Obj) -> Refused:
         self._check_has_process(pod)
-        return bad_request(f"pod {pod['metadata']['name']}: this platform cannot do that yet")
+        return bad_request(f"pod {pod['metadata']['name']}: not supported by this platform")
 
     def _check_has_process(self, pod: Obj) -> None:
-        """Refused where nobody can get at a process of the pod."""
+        """Raise Refused if the pod has no process to connect to."""
         if not is_somewhere(pod):
             raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
         why = self._pods.runtime.why_no_process(pod)
@@ -169,7 +169,7 @@ class Processes:
 
 
 def status_of(command: Sequence[str], ending: Ending) -> Mapping[str, Any]:
-    """The Status that tells how a command ended, as a kubelet and containerd tell it."""
+    """Return the Status of a finished command, as kubelet and containerd report it."""
     if ending.failure:
         causes = {"causes": [{"message": ending.failure}]}
         told = f"Internal error occurred: {ending.failure}"
@@ -189,7 +189,7 @@ def status_of(command: Sequence[str], ending: Ending) -> Mapping[str, Any]:
 
 
 def _streams(request: Request) -> Streams:
-    """What of a process a request wants; a terminal has no stderr of its own."""
+    """Return the requested streams; a terminal has no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
@@ -198,7 +198,7 @@ def _streams(request: Request) -> Streams:
 
 
 def _ports(request: Request) -> Sequence[int]:
-    """The ports that a request names, each alone or several in a list."""
+    """Return the requested ports; each parameter is a port or a list of ports."""
     found = request.all_of("ports")
     if not found:
         raise bad_request('query parameter "ports" is required')

@@ -1,6 +1,6 @@
-"""The subresource `scale`: how many replicas of something are wanted, and how many there are.
+"""The subresource `scale`: desired and current replicas.
 
-Whoever writes it cares for that number from then on, as the fields of the object scaled say. Sources:
+A write makes its field manager own the replicas field of the scaled object. Sources:
 k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps;
 k8s.io/apimachinery, pkg/util/managedfields/scalehandler.go.
 """
@@ -29,7 +29,7 @@ from batchyard.interfaces.client import Update
 _GROUP: Final = "autoscaling"
 _REPLICAS: Final = "spec.replicas"
 _SCALED: Final = (scheme.DEPLOYMENT, scheme.REPLICA_SET, scheme.STATEFUL_SET)
-#: Where those have what a Scale tells.
+#: The replica paths of the native kinds.
 _REPLICATED: Final = {
     "specReplicasPath": ".spec.replicas",
     "statusReplicasPath": ".status.replicas",
@@ -38,7 +38,7 @@ _REPLICATED: Final = {
 
 
 class Scale:
-    """See the module."""
+    """The `scale` handlers of one resource."""
 
     def __init__(
         self, objects: Objects, resource: Resource, written: Mapping[str, str], now: Callable[[], Instant]
@@ -54,7 +54,7 @@ class Scale:
         self._selector = path_of(written["labelSelectorPath"]) if written.get("labelSelectorPath") else None
 
     def answer(self) -> Answer:
-        """Who answers for it."""
+        """Return the handlers of the subresource."""
         methods = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
         return Answer(_GROUP, "v1", "Scale", methods)
 
@@ -74,7 +74,7 @@ class Scale:
         return self._scaled(sent, stored, options)
 
     def _scaled(self, sent: Any, stored: Obj, options: WriteOptions, *, is_applied: bool = False) -> Response:
-        """Store the number that is wanted."""
+        """Store the desired number of replicas."""
         name, wanted = stored["metadata"]["name"], _wanted_of(sent, stored)
         asked = _part(sent, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
         new = with_path(stored, self._wanted_at, wanted)
@@ -90,14 +90,14 @@ class Scale:
         return Response(200, self._shown(result.obj))
 
     def _updated(self, stored: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
-        """Who cares for what in the object, once the number is another."""
+        """Return `managedFields` after an update of the replicas."""
         old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored, new))
         known = stored["metadata"].get("managedFields") or []
         versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
         return updated(old, new, known, self._author(options), versions)
 
     def _applied(self, stored: Obj, wanted: int, options: WriteOptions) -> list[dict[str, Any]]:
-        """The same where the number is applied; Refused where somebody else cares for it."""
+        """Return `managedFields` after an apply of the replicas. Raises Refused on a conflict."""
         live = self._strategy.in_version(stored, self._info.api_version)
         bare = {"apiVersion": live["apiVersion"], "kind": live["kind"]}
         versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
@@ -120,7 +120,7 @@ class Scale:
         return Refused(409, "Conflict", told, {"name": name, "group": self._info.group, "kind": self._info.plural})
 
     def _shown(self, stored: Obj) -> dict[str, Any]:
-        """The Scale of an object."""
+        """Return the Scale of an object."""
         kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         metadata = {field: stored["metadata"][field] for field in kept if field in stored["metadata"]}
         metadata = metadata_in_whole_seconds(metadata)
@@ -135,22 +135,22 @@ class Scale:
 def with_scale(
     resource: Resource, objects: Objects, written: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
-    """A resource whose objects can be scaled, with where they have what a Scale tells."""
+    """Return a resource with `scale`; `written` has the replica paths."""
     answer = Scale(objects, resource, written, now).answer()
     return resource._replace(answers={**resource.answers, "scale": answer})
 
 
 def with_scales(resources: Iterable[Resource], objects: Objects, now: Callable[[], Instant]) -> list[Resource]:
-    """The resources, of which those of Kubernetes that have replicas can be scaled."""
+    """Return the resources, with `scale` on the native kinds that have replicas."""
     return [
         with_scale(each, objects, _REPLICATED, now) if each.info.constant in _SCALED else each for each in resources
     ]
 
 
 def _wanted_of(sent: Any, stored: Obj) -> int:
-    """The number that a Scale wants; Refused where it is none."""
+    """Return the replicas of a Scale. Raises Refused if they are invalid."""
     if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
-        raise bad_request("the request's body is no Scale of autoscaling/v1")
+        raise bad_request("the request body is not a Scale of autoscaling/v1")
     wanted = _part(sent, "spec").get("replicas", 0)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
         problem = f"Invalid value: {wanted}: should be a non-negative integer"
@@ -159,12 +159,12 @@ def _wanted_of(sent: Any, stored: Obj) -> int:
 
 
 def _as_text(selector: Any) -> str:
-    """A selector in the words of kubectl's `--selector`; a custom kind says it so itself."""
+    """Format a selector as kubectl's `--selector`; custom kinds store it as text."""
     return format_selector(selector) if isinstance(selector, Mapping) else str(selector)
 
 
 def _part(sent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """A part of what was sent; Refused if it is no object."""
+    """Return an object field of the body. Raises Refused if it is not an object."""
     part = sent.get(field) or {}
     if not isinstance(part, Mapping):
         raise bad_request(f"{field} must be an object")

@@ -1,7 +1,7 @@
-"""Kueue's visibility API: who waits in a queue, in the order of their turn.
+"""Kueue's visibility API: pending Workloads of a queue in scheduling order.
 
-Sources: Kueue's apis/visibility and pkg/visibility/storage. As there, nothing is said of the lines of a queue that is
-not there, and the summary of one in which nobody waits has no items.
+Sources: Kueue's apis/visibility and pkg/visibility/storage. As there, an unknown queue is an error, and the summary of
+an empty queue has no items.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,24 +27,24 @@ _OWNER: Final = ("apiVersion", "kind", "name", "uid")
 
 
 class Pending(Protocol):
-    """Who waits where."""
+    """The pending Workloads by queue."""
 
     def pending_in(self, cluster_queue: str) -> Sequence[WorkloadView] | None:
-        """All that wait in a ClusterQueue, in the order of their turn; None if there is no such queue."""
+        """Return the pending Workloads of a ClusterQueue in scheduling order; None if the queue does not exist."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """The ClusterQueue of a LocalQueue; None if there is no such queue."""
+        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
 
 
 class Visibility:
-    """See the module."""
+    """The visibility resources."""
 
     def __init__(self, pending: Pending, objects: Found) -> None:
         self._pending = pending
         self._objects = objects
 
     def resources(self) -> list[Resource]:
-        """The queues, of which there is but this part."""
+        """Return the queue resources, which have only this subresource."""
         return [resource for version in VERSIONS for resource in self._of(version)]
 
     def _of(self, version: str) -> list[Resource]:
@@ -84,7 +84,7 @@ class Visibility:
         return [self._told(view, place, in_local) for in_local, (place, view) in wanted]
 
     def _told(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
-        """A Workload that waits, and at which place."""
+        """Return a pending Workload with its positions."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
         found = metadata_in_whole_seconds(workload["metadata"])
         metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": found.get("creationTimestamp")}
@@ -99,7 +99,7 @@ class Visibility:
 
 
 def _bounds(request: Request) -> tuple[int, int]:
-    """How many are asked for, and how many are to be left out before; none is the usual number."""
+    """Return limit and offset of a request; without a limit the default."""
     limit, offset = (_whole(request, name) for name in ("limit", "offset"))
     return min(max(limit or _LIMIT, 0), _LIMIT_MAX), max(offset, 0)
 
@@ -107,7 +107,7 @@ def _bounds(request: Request) -> tuple[int, int]:
 def _whole(request: Request, name: str) -> int:
     text = request.query.get(name) or "0"
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'{name}: "{text}" is no number')
+        raise bad_request(f'{name}: "{text}" is not a number')
     return int(text)
 
 

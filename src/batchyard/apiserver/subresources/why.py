@@ -1,6 +1,6 @@
-"""The part `why` of Workloads, jobs, pods and ClusterQueues: why they wait, or are as they are, when somebody asks.
+"""The `why` subresource of Workloads, jobs, pods and ClusterQueues: why they are pending or in their state.
 
-Who may get that part of an object is told of it. Workloads that he may not get himself are told without their names.
+Readers of the subresource get the explanation. Names of Workloads that the user may not get are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,26 +24,26 @@ _WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
 
 
 class Explanations(Protocol):
-    """Knows why."""
+    """Provides explanations."""
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool]) -> Mapping[str, Any] | None:
-        """The document about an object; None if there is no such object.
+        """Return the explanation of an object; None if the object does not exist.
 
-        `may_read` says whether the asker may get the Workloads of a namespace.
+        `may_read` reports whether the user may get the Workloads of a namespace.
         """
 
 
 class Why:
-    """See the module."""
+    """The handlers of `why`."""
 
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
         self._explanations = explanations
         self._now = now
-        #: Who says what the asker may get; until there is somebody, nothing.
+        #: Decides which Workloads a user may get; without one, none.
         self.authorizer: Authorizer | None = None
 
     def with_parts(self, resources: Iterable[Resource]) -> list[Resource]:
-        """The resources, of which those that can be asked about have this part."""
+        """Return the resources, with `why` on the supported kinds."""
         return [
             each._replace(answers={**each.answers, PART: self._answer(each)}) if each.info.constant in _KINDS else each
             for each in resources

@@ -1,1 +1,1 @@
-"""One module for each view: pure functions from what is known, and what the asker may see, to a JSON document."""
+"""The views, one module each: pure functions from state and permissions to a JSON document."""

@@ -1,4 +1,4 @@
-"""What the machines cost, by team, queue and pool: of a run that is over, or as CostRecords tell it."""
+"""The cost view: machine costs by team, queue and pool, of a finished run or from CostRecords."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -11,12 +11,12 @@ from batchyard.dashboard.comparison import Parted
 from batchyard.dashboard.data_source import Model, Query, Source
 from batchyard.dashboard.models.rows import time_of
 
-#: How many of each sort are told.
+#: Maximum rows of each table.
 ROWS_MAX: Final = 200
 
 
 def costs(source: Source, scope: Scope, _query: Query) -> Model:
-    """See the module. Who sees but some namespaces sees what is recorded there; without books it says so."""
+    """Return the costs in the namespaces that the user may read; `kept` is False without records."""
     if source.costs is not None:
         found = source.costs
         parts = [("team", _rows(found.by_team, team=True)), ("pool", _rows(found.by_pool, team=False))]
@@ -40,7 +40,7 @@ def _told(parts: Sequence[tuple[str, Sequence[Row]]], begin: str, through: str) 
 
 
 def _lines(rows: Sequence[Row]) -> list[Model]:
-    """The dearest first."""
+    """Return the rows as table lines, the most expensive first."""
     whole = sum(row.total for row in rows)
     lines = [_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:ROWS_MAX]
@@ -63,7 +63,7 @@ def _line(row: Row, whole: int) -> Model:
 
 
 def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
-    """Lines of one team, or of one pool, together."""
+    """Merge lines by team or by pool."""
     together: dict[str, list[Line]] = {}
     for line in lines:
         together.setdefault((line.team or NOBODY) if team else line.pool, []).append(line)
@@ -80,15 +80,15 @@ def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
 
 # --- comparison ---
 #
-# Where another scheduler decides otherwise than ours would, for whoever sees all Workloads: partings name several.
+# Divergences from another scheduler, for users who see all Workloads, since a divergence can name several.
 
 
-#: How many lines there are; the shadow's own report has all.
+#: Maximum number of lines; the report of shadow mode has all.
 LINES_MAX: Final = 20
 
 
 def comparison(source: Source, scope: Scope, workload: str = "") -> Model:
-    """All of it, or what is about one Workload; nothing where nobody compares, or that may not be seen."""
+    """Return all divergences, or those of one Workload; empty without shadow mode or permission."""
     found = source.history.comparison
     if found is None or not scope.all_of(scheme.WORKLOAD):
         return {}

@@ -1,4 +1,4 @@
-"""Nodes: a map of how full they are by pool, which boot and which go, and one node with its pods."""
+"""The node views: utilization of all nodes by pool, with booting and draining nodes; one node with its pods."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -20,7 +20,7 @@ _NO_POOL: Final = "nodes"
 
 
 def nodes(source: Source, scope: Scope, _query: Query) -> Model:
-    """The map. What is used of a node is a figure of the node: it tells nobody whose pods these are."""
+    """Return the node map. Utilization is a property of the node and does not reveal whose pods use it."""
     if not scope.all_of(scheme.NODE):
         return {"forbidden": "nodes"}
     used = _used_by_node(source)
@@ -41,7 +41,7 @@ def nodes(source: Source, scope: Scope, _query: Query) -> Model:
 
 
 def node(source: Source, scope: Scope, query: Query) -> Model | None:
-    """One node with those of its pods that the asker may list; None if there is no such node."""
+    """Return one node with the pods that the user may list; None if the node does not exist."""
     if not scope.all_of(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
@@ -61,7 +61,7 @@ def node(source: Source, scope: Scope, query: Query) -> Model | None:
 
 
 def cluster_figures(source: Source) -> Model:
-    """How many nodes there are, and how much of all they have pods asked for."""
+    """Return the number of nodes, and the requested share of their capacity."""
     found = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _added(view.allocatable for view in found)
     used = _added(dict(usage) for usage in _used_by_node(source).values())
@@ -81,12 +81,12 @@ def cluster_figures(source: Source) -> Model:
 
 
 def pool_of(obj: Obj) -> str:
-    """The pool of a node; one name for all that are in none."""
+    """Return the pool of a node, or a default name for nodes outside pools."""
     return label(obj, well_known.NODE_POOL) or _NO_POOL
 
 
 def _used_by_node(source: Source) -> dict[str, dict[str, int]]:
-    """What the pods on each node ask for."""
+    """Return the resources requested by the pods on each node."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
         view = pod_view(obj)
@@ -127,7 +127,7 @@ def _cell(view: NodeView, used: Mapping[str, int] | None, obj: Obj) -> Model:
         }
         for resource in shown
     ]
-    # The map is coloured by what is scarce on such a node: its accelerators where it has some.
+    # The heat is the share of the node's dominant resource: its accelerators, if it has any.
     return {
         "name": view.name,
         "state": _state(view, obj),
@@ -147,7 +147,7 @@ def _state(view: NodeView, obj: Obj) -> str:
 
 
 def _awaited(instance: Obj) -> Model:
-    """A machine that is no node yet."""
+    """Return a cell for a machine that has no node yet."""
     spec = instance["spec"]
     told = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**told, "machine": spec["machineType"], "heat": 0.0}

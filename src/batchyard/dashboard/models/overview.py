@@ -1,4 +1,4 @@
-"""The overview: the cluster, the queues, what runs, and what waits and why."""
+"""The overview: cluster, queues, running Workloads, pending Workloads and their reasons."""
 
 import heapq
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from batchyard.dashboard.models.usage import main_usage, usage_of
 from batchyard.scheduling.cluster_queue import Admitted
 from batchyard.scheduling.quota import QuotaNode
 
-#: How many lines each part has; there is a view with all of them.
+#: Maximum lines of each part; separate views list all.
 QUEUES_MAX: Final = 60
 LINES_MAX: Final = 12
 
 
 def overview(source: Source, scope: Scope, _query: Query) -> Model:
-    """See the module. Who sees no ClusterQueues sees his LocalQueues, and his own Workloads, instead."""
+    """Return the overview. Users without access to ClusterQueues get their LocalQueues and Workloads instead."""
     told: Model = {}
     if scope.all_of(scheme.NODE):
         told["cluster"] = cluster_figures(source)
@@ -45,7 +45,7 @@ def _queues(source: Source) -> Model:
 
 
 def _of_all(source: Source) -> Model:
-    """What runs and what waits, for whoever sees all."""
+    """Return running and pending Workloads for a user who sees all."""
     queues = source.standing.snapshot.queues
     held = [each for queue in queues.values() for each in queue.workloads.values()]
     latest = heapq.nlargest(LINES_MAX, held, key=_reserved_at)
@@ -60,7 +60,7 @@ def _of_all(source: Source) -> Model:
 
 
 def _first_in_line(source: Source) -> Iterator[tuple[int, str, WorkloadView]]:
-    """The first of each queue, and where there are few queues the next ones too."""
+    """Yield the first Workloads of each queue; more of each if there are few queues."""
     queues = [name for name in source.standing.snapshot.queues if source.standing.count_pending(name)]
     for name in queues:
         for place, view in enumerate(source.standing.first_pending(name, -(-LINES_MAX // len(queues)))):
@@ -68,7 +68,7 @@ def _first_in_line(source: Source) -> Iterator[tuple[int, str, WorkloadView]]:
 
 
 def _of_some(source: Source, namespaces: list[str]) -> Model:
-    """The same for whoever sees some namespaces: told from their Workloads alone."""
+    """Return running and pending Workloads for a user who sees some namespaces."""
     found = source.roster.entries(source.reader, namespaces)
     running = [each for each in found if each.view.quota_reserved and not each.view.finished]
     waiting = [each for each in found if each.state == PENDING]
@@ -89,11 +89,11 @@ def _reserved_at(held: Admitted) -> tuple[int, str]:
 
 # --- cohorts ---
 #
-# The trees of Cohorts: quota, usage, what is borrowed and lent at each level.
+# The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
 def cohorts(source: Source, scope: Scope, _query: Query) -> Model:
-    """All trees, those of more than one queue first. Cohorts are but names to whoever may not list them."""
+    """Return all Cohort trees, those with children first. Of Cohorts only names and usage are shown."""
     if not scope.all_of(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     roots = dict.fromkeys(queue.node.path[0] for queue in source.standing.snapshot.queues.values())

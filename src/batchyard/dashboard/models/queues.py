@@ -1,4 +1,4 @@
-"""ClusterQueues and LocalQueues in one line each."""
+"""The queue views: ClusterQueues and LocalQueues as lines, and one ClusterQueue in detail."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -18,7 +18,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
 def queue_line(source: Source, queue: ClusterQueue) -> Model:
-    """A ClusterQueue with its figures, and a bar for each flavor."""
+    """Return the line of a ClusterQueue, with counts and a usage bar for each flavor."""
     ready = source.standing.readiness(queue.name)
     admitted = sum(held.is_admitted for held in queue.workloads.values())
     return {
@@ -35,7 +35,7 @@ def queue_line(source: Source, queue: ClusterQueue) -> Model:
 
 
 def local_queues(source: Source, scope: Scope, cluster_queue: str = "") -> list[Model]:
-    """The LocalQueues that the asker sees, or those of one ClusterQueue."""
+    """Return the LocalQueues that the user may list, or those of one ClusterQueue."""
     namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
     if namespaces is None:
         found = list(source.reader.list(scheme.LOCAL_QUEUE))
@@ -61,7 +61,7 @@ def _local_line(obj: Obj) -> Model:
 
 
 def _local_usage(flavor: dict[str, Any]) -> list[Model]:
-    """What a LocalQueue's Workloads hold of a flavor, but for what they hold nothing of."""
+    """Return the nonzero reservations of a LocalQueue in a flavor."""
     from_status = [(each["name"], each.get("total", "0")) for each in flavor.get("resources") or ()]
     return [
         {"flavor": flavor["name"], "resource": resource, "used": total}
@@ -72,7 +72,7 @@ def _local_usage(flavor: dict[str, Any]) -> list[Model]:
 
 # --- series ---
 #
-# How many waited and ran in a ClusterQueue, and how much they held, over time: told from what happened.
+# The number of pending and running Workloads of a ClusterQueue and their usage over time, from the history.
 
 
 POINTS: Final = 120
@@ -83,7 +83,7 @@ _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def series_of(source: Source, queue: str) -> Model | None:
-    """Step functions at so many points; None where nothing has happened yet."""
+    """Return step functions with a fixed number of points; None without history."""
     lives = [life for life in source.history.lives.values() if life.queue == queue]
     if not lives:
         return None
@@ -115,7 +115,7 @@ def _changes(lives: Iterable[Life], of: Callable[[Life], _Changes]) -> list[tupl
 
 
 def _waiting(life: Life) -> _Changes:
-    """When a Workload began to wait, and when it waited no more."""
+    """Yield when a Workload became pending, and when it stopped."""
     waits = False
     for mark in life.marks:
         if mark.what in _BEGIN_TO_WAIT and not waits:
@@ -142,7 +142,7 @@ def _used(life: Life) -> Iterator[tuple[Instant, str, str, int]]:
 
 
 def _sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, count: int) -> list[int]:
-    """The sum of all changes up to the end of each step."""
+    """Return the sum of all changes up to the end of each step."""
     steps = [0] * count
     for at, change in changes:
         steps[min(count - 1, max(0, (at - start) // step))] += change
@@ -153,11 +153,11 @@ def _sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, cou
 
 # --- queue ---
 #
-# One ClusterQueue: its order, its LocalQueues, its quota, and how it went so far.
+# One ClusterQueue: pending Workloads in order, LocalQueues, quota, history.
 
 
 def queue(source: Source, scope: Scope, query: Query) -> Model | None:
-    """See the module; None if there is no such queue. Of Workloads that the asker may not list only places are told."""
+    """Return one ClusterQueue, or None if it does not exist. Hidden Workloads appear only as positions."""
     if not scope.all_of(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), window_of(source, query)
@@ -191,7 +191,7 @@ def queue(source: Source, scope: Scope, query: Query) -> Model | None:
 
 
 def _line(source: Source, scope: Scope, name: str, window: Window) -> list[Model]:
-    """Who waits, in the order of their turn."""
+    """Return the pending Workloads in scheduling order."""
     first = source.standing.first_pending(name, window.offset + window.limit)
     lines, reasons = list[Model](), Reasons()
     for place, view in enumerate(first, 1):

@@ -1,4 +1,4 @@
-"""A Workload in one line, wherever it is listed."""
+"""A Workload as a row of a list."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from batchyard.dashboard.formatting import owner_of, state_of
 
 
 def row_of(source: Source, view: WorkloadView, obj: Obj) -> Model:
-    """The line of a Workload."""
+    """Return the row of a Workload."""
     state = state_of(view, obj)
     queue = view.cluster_queue or source.standing.cluster_queue_of(*view.queue.split("/", 1)) or ""
     reason, message = _why(obj, state)
@@ -34,13 +34,16 @@ def row_of(source: Source, view: WorkloadView, obj: Obj) -> Model:
 
 
 class Reasons:
-    """Why those wait that nobody has told it: equal Workloads of one namespace are decided alike, and one is told."""
+    """Pending reasons, shared between Workloads of equal shape in one namespace and ClusterQueue.
+
+    The scheduler decides equal Workloads alike, and writes the reason to one of them only.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def told(self, view: WorkloadView, row: Model) -> Model:
-        """The line of one that waits; lines come in the order of their turn."""
+        """Return the row of a pending Workload with its reason. Call it in scheduling order."""
         place = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
             self._known.setdefault(place, (row["reason"], row["why"]))
@@ -50,18 +53,18 @@ class Reasons:
 
 
 def row_at(source: Source, key: str) -> Model | None:
-    """The line of the Workload of that key; None if it is gone."""
+    """Return the row of the Workload with a key; None if it is gone."""
     found = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if found is None else row_of(source, workload_view(found), found)
 
 
 def time_of(instant: Instant) -> str:
-    """An instant as the page has it; whole seconds are enough for it."""
+    """Format an instant in whole seconds."""
     return format_time(instant // SECOND * SECOND)
 
 
 def _since(view: WorkloadView, obj: Obj, state: str) -> str:
-    """Since when it is in its state."""
+    """Return since when the Workload has its state."""
     kinds = {"Finished": "Finished", "Failed": "Finished", "Evicted": "Evicted", "Running": "PodsReady"}
     kinds |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
     condition = find_condition(obj, kinds[state]) if state in kinds else None
@@ -70,7 +73,7 @@ def _since(view: WorkloadView, obj: Obj, state: str) -> str:
 
 
 def _why(obj: Obj, state: str) -> tuple[str, str]:
-    """The reason and the message of the condition that says why it is where it is; none where all goes its way."""
+    """Return reason and message of the condition that explains the state; empty for normal states."""
     kinds = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
     condition = find_condition(obj, kinds[state]) if state in kinds else None
     if condition is None:

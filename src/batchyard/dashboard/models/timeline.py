@@ -1,4 +1,4 @@
-"""The time line: Workloads by flavor or by node, each in a row of its own while it has quota; who preempted whom."""
+"""The time line: quota intervals of Workloads by flavor or node, and preemptions between them."""
 
 import heapq
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from batchyard.dashboard.data_source import Model, Query, Source
 from batchyard.dashboard.history import PREEMPTED, Life
 from batchyard.dashboard.models.rows import time_of
 
-#: Spans beyond these are not shown, the oldest first: nobody can tell so many apart.
+#: Maximum number of spans shown; the oldest are dropped.
 SPANS_MAX: Final = 3000
 WHOLE_SPANS_MAX: Final = 30_000
 _DEFAULT: Final = HOUR
@@ -30,7 +30,7 @@ class _Span(NamedTuple):
 
 
 def timeline(source: Source, scope: Scope, query: Query) -> Model:
-    """See the module. Times are seconds since `origin`; a bar without end goes on."""
+    """Return the time line. Times are seconds since `origin`; a bar without end is still running."""
     by = "node" if query.get("by") == "node" and scope.all_of(scheme.NODE) else "flavor"
     since = _since(source, query)
     begun = (life for life in source.history.lives.values() if life.stints)
@@ -56,7 +56,7 @@ def timeline(source: Source, scope: Scope, query: Query) -> Model:
 
 
 def _since(source: Source, query: Query) -> Instant:
-    """From when on it is shown: so many seconds back, or `all`."""
+    """Return the start of the shown interval, from `last` in seconds or `all`."""
     text = query.get("last", "")
     if text == "all":
         return min((life.marks[0].at for life in source.history.lives.values()), default=source.now) // SECOND * SECOND
@@ -74,7 +74,7 @@ def _in_flavors(lives: Iterable[Life]) -> list[_Span]:
 
 
 def _on_nodes(source: Source, scope: Scope) -> list[_Span]:
-    """Pods of one Workload that are on a node together are one bar."""
+    """Return spans by node; pods of a Workload that start together on a node share a span."""
     together: dict[tuple[str, str, Instant], Instant | None] = {}
     for stay in source.history.stays():
         if not stay.workload or not scope.sees(scheme.POD, stay.namespace):
@@ -97,7 +97,7 @@ def _lanes(spans: list[_Span], numbers: dict[str, int], since: Instant) -> list[
 
 
 def _in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tuple[list[list[object]], int]:
-    """Bars as [start, end, row, number of the Workload, outcome], each in the first row that is free by then."""
+    """Return bars [start, end, row, Workload number, outcome], each in the first row that is free."""
     free: list[int] = []
     busy: list[tuple[Instant, int]] = []
     height, bars = 0, list[list[object]]()
@@ -116,12 +116,12 @@ def _in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tup
 
 
 def _named(life: Life | None, key: str, queues: list[str]) -> list[object]:
-    """A Workload as [key, the number of its queue, priority]; of one long gone only the key is known."""
+    """Return a Workload as [key, queue number, priority]; queue and priority are unknown if it was dropped."""
     return [key, -1, 0] if life is None else [key, queues.index(life.queue), life.priority]
 
 
 def _preemptions(source: Source, lives: dict[str, Life], numbers: dict[str, int], since: Instant) -> list[Model]:
-    """Who made room for whom, as far as both are shown."""
+    """Return the preemptions between shown Workloads."""
     found = []
     for key, number in numbers.items():
         for mark in lives[key].marks if key in lives else ():

@@ -1,4 +1,4 @@
-"""How much of its quota a queue or a Cohort uses, borrows and lends, as figures and as bars."""
+"""Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def usage_of(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
-    """A line for each flavor and resource that a node has quota for or uses, by flavor."""
+    """Return a line for each flavor and resource with quota or usage, sorted by flavor."""
     ids = [
         fr for fr in range(len(snapshot.names)) if fr in node.nominal or _at(node.subtree, fr) or _at(node.usage, fr)
     ]
@@ -17,7 +17,7 @@ def usage_of(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
 
 
 def main_usage(lines: Iterable[Model]) -> list[Model]:
-    """Of each flavor the line that says most: of what is scarcest there. None of flavors without quota and usage."""
+    """Return the line of the dominant resource of each flavor; idle flavors have none."""
     best: dict[str, Model] = {}
     for line in lines:
         if line["isIdle"]:
@@ -60,7 +60,7 @@ def _line(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
 
 
 def _lendable(node: QuotaNode, fr: int) -> int:
-    """What a node does not use of what it may lend."""
+    """Return the unused part of what a node may lend."""
     if node.parent is None:
         return 0
     local, used = _at(node.local, fr), _at(node.usage, fr)
@@ -68,7 +68,7 @@ def _lendable(node: QuotaNode, fr: int) -> int:
 
 
 def _borrowed_beside(node: QuotaNode, fr: int) -> int:
-    """What the others below the same parent have beyond their own quota, and the parent's own does not hold."""
+    """Return what the siblings use beyond their own quota and their parent's."""
     parent = node.parent
     if parent is None:
         return 0

@@ -1,4 +1,4 @@
-"""One Workload: its line of life, its pods and where they are, its conditions, and what was told of it."""
+"""The Workload views: one Workload with its history, pods, conditions and events; the list of Workloads."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _LABELS_OWN: Final = (well_known.JOB_UID,)
 
 
 def workload(source: Source, scope: Scope, query: Query) -> Model | None:
-    """See the module; None if there is none, or none that the asker may see: he is not told which."""
+    """Return one Workload; None if it does not exist or the user may not see it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.sees(scheme.WORKLOAD, namespace):
         return None
@@ -57,7 +57,7 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
 
 
 def _answers(view: WorkloadView) -> Sequence[str]:
-    """What the API answers about it: when it may begin only until it has quota."""
+    """Return the subresources to query; a start forecast only before quota is reserved."""
     return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 
@@ -67,7 +67,7 @@ def _path_of(view: WorkloadView) -> str:
 
 
 def _life(source: Source, scope: Scope, view: WorkloadView) -> Iterator[Model]:
-    """What happened to it, each with whom it happened for where that may be told, and what it did to others."""
+    """Yield the history of a Workload, with its preemptors where visible, and the preemptions that it caused."""
     life = source.history.lives.get(view.uid)
     if life is None:
         yield {"what": "created", "at": time_of(view.created)}
@@ -89,7 +89,7 @@ def _mark(source: Source, scope: Scope, mark: Mark) -> Model:
         seen = other is not None and scope.sees(scheme.WORKLOAD, other.namespace)
         told["by"] = other.key if other is not None and seen else ""
         if not seen:
-            told["message"] = ""  # some name the other
+            told["message"] = ""  # it can name the hidden preemptor
     return told
 
 
@@ -107,7 +107,7 @@ def _pod_set(view: WorkloadView, number: int) -> Model:
 
 
 def _pods(source: Source, workload: Obj) -> Sequence[Obj]:
-    """The pods of the Workload: of its Job, or of the Jobs of its JobSet; itself where it is a pod's."""
+    """Return the pods of the Workload's owners, including pods of the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     found: list[Obj] = []
@@ -118,7 +118,7 @@ def _pods(source: Source, workload: Obj) -> Sequence[Obj]:
 
 
 def _below(source: Source, owner: tuple[str, str], depth: int) -> list[Obj]:
-    """All pods that an object owns, by its uid in its namespace, by others too."""
+    """Return the pods that an object owns, directly or through other objects."""
     found: list[Obj] = []
     for obj in source.reader.owned_by(*owner):
         if obj["kind"] == "Pod":
@@ -153,7 +153,7 @@ def _condition(condition: Mapping[str, Any]) -> Model:
 
 
 def _events(source: Source, obj: Obj) -> list[Model]:
-    """What was told of the Workload and of what it stands for, the latest first."""
+    """Return the Events of the Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     about = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
     found = [
@@ -181,7 +181,7 @@ def _told_at(event: Obj) -> str:
 
 # --- workloads ---
 #
-# The list of Workloads: filtered, searched, a window of it at a time.
+# The list of Workloads: filtered, searched, paginated.
 
 
 _STATE: Final = attrgetter("state")
@@ -189,7 +189,7 @@ _NAMESPACE: Final = attrgetter("namespace")
 
 
 def workloads(source: Source, scope: Scope, query: Query) -> Model:
-    """The latest first. Besides the lines, how many there are in each state of what else was asked for."""
+    """Return a page of Workloads, the latest first, with the count by state before the state filter."""
     window = window_of(source, query)
     seen = source.roster.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
     found = _meant(source, seen, query)
@@ -210,7 +210,7 @@ def workloads(source: Source, scope: Scope, query: Query) -> Model:
 
 
 def _meant(source: Source, entries: Sequence[Entry], query: Query) -> Sequence[Entry]:
-    """Those of a namespace, a queue, and with a text in their name or their owner's, as far as these are asked for."""
+    """Filter by namespace, queue, and a text in the name or the owner's name."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
         entries = [each for each in entries if each.namespace == namespace]
@@ -223,6 +223,6 @@ def _meant(source: Source, entries: Sequence[Entry], query: Query) -> Sequence[E
 
 
 def _leads_to(source: Source, local_queue: str, queue: str) -> bool:
-    """Whether a LocalQueue is of that name, or leads to the ClusterQueue of that name."""
+    """Report whether a LocalQueue has the name, or points to a ClusterQueue of the name."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, source.standing.cluster_queue_of(namespace, name))

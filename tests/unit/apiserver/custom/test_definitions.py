@@ -73,7 +73,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "must contain unique version names",
     ),
     (changed(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
-    (changed(conversion={"strategy": "Webhook"}), "spec.conversion.strategy: Forbidden: batchyard calls no webhooks"),
+    (
+        changed(conversion={"strategy": "Webhook"}),
+        "spec.conversion.strategy: Forbidden: conversion webhooks are not supported",
+    ),
     (changed(names={"plural": "rockets"}), "spec.names.kind: Required value"),
     (changed(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
     (changed(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
@@ -124,7 +127,7 @@ def test_a_kind_of_the_platform_stays_what_it_is() -> None:
     version = version_of(schema_of(), "v1alpha2") | {"storage": True}
     spec = {**given["spec"], "group": "jobset.x-k8s.io", "names": names, "versions": [version]}
     wanted = {**given, "metadata": {"name": "jobsets.jobset.x-k8s.io"}, "spec": spec}
-    assert "has JobSet.jobset.x-k8s.io itself" in api.ask("POST", DEFINITIONS, wanted).warnings[0]
+    assert "serves JobSet.jobset.x-k8s.io itself" in api.ask("POST", DEFINITIONS, wanted).warnings[0]
     kept = api.look_after("jobsets.jobset.x-k8s.io")
     assert [each["type"] for each in kept["status"]["conditions"]] == ["NamesAccepted", "Established", "BuiltIn"]
     columns = api.ask("GET", "/openapi/v3/apis/jobset.x-k8s.io/v1alpha2").body["components"]["schemas"]

@@ -133,6 +133,6 @@ def test_a_rule_beyond_us_is_told_and_not_checked() -> None:
     api = Space()
     written = definition(version_of(ruled({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
     (warning,) = api.ask("POST", DEFINITIONS, written).warnings
-    assert warning.endswith("the rule is not checked: batchyard lacks semver")
+    assert warning.endswith("the rule is not checked: unsupported functions: semver")
     api.look_after()
     api.post(ROCKETS, rocket(a="0.1.0"))

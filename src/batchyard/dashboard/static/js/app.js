@@ -1,4 +1,4 @@
-// The page: which view is asked for, its model, and what is drawn of it.
+// The page: routing, the model of the current view, rendering.
 
 import { cohortsPage } from "./cohorts.js";
 import { costsPage } from "./costs.js";
@@ -31,7 +31,7 @@ function routeOf(hash) {
   return { view, names, query: Object.fromEntries(new URLSearchParams(query || "")), path };
 }
 
-// An address that somebody wrote by hand may hold a % that stands for itself.
+// A hand-written address may contain a literal %.
 function unescaped(text) {
   try {
     return decodeURIComponent(text);
@@ -69,7 +69,7 @@ function take(model, envelope) {
   if (seen.page.besides) askBesides(model);
 }
 
-// Such answers cost the platform more than models do: they are asked for again when the state is another, or after a while.
+// These requests cost more than models: repeat them when the state changes, or 10 s later when the reason changes.
 function askBesides(model) {
   const { route, besides } = seen, asked = seen.page.besides(model);
   const isSame = besides.state === model.state, isNews = besides.why?.summary !== undefined && besides.of !== model.why;
@@ -89,7 +89,7 @@ function go(query) {
   location.hash = `#/${seen.route.path}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
 }
 
-// What is typed is asked for once the fingers rest.
+// Debounce typing.
 function later(act) {
   clearTimeout(seen.typing);
   seen.typing = setTimeout(act, 150);
@@ -104,9 +104,9 @@ function draw() {
   } else if (seen.state === "unauthorized") {
     show(signIn());
   } else if (seen.state === "missing") {
-    show(h("div", { class: "page" }, empty("There is nothing of that name", "Or nothing that you may see. It may be gone: `g w` lists the workloads there are.")));
+    show(h("div", { class: "page" }, empty("Not found", "It does not exist, or you may not see it. Press `g w` to list the workloads.")));
   } else if (seen.state === "away") {
-    show(h("div", { class: "page" }, empty("The platform does not answer", "It is asked again every few seconds.")));
+    show(h("div", { class: "page" }, empty("The platform does not answer", "Retrying every few seconds.")));
   }
 }
 
@@ -117,8 +117,8 @@ function show(made) {
 
 function signIn() {
   return h("form", { class: "page sign-in", onsubmit: (event) => { event.preventDefault(); setToken(event.target.querySelector("input").value.trim()); open(); } },
-    h("h1", {}, "Who are you?"), hasToken() ? h("p", { role: "alert" }, "This token is not good, or no longer.") : null, h("p", {}, "Paste a token, or open the link that this prints:"), h("pre", {}, "batchyard page"),
-    h("label", {}, "Token", h("input", { type: "password", autocomplete: "off", spellcheck: "false" })), h("button", { type: "submit" }, "Show me"));
+    h("h1", {}, "Sign in"), hasToken() ? h("p", { role: "alert" }, "The token is invalid or has expired.") : null, h("p", {}, "Paste a token, or open the link that this command prints:"), h("pre", {}, "batchyard page"),
+    h("label", {}, "Token", h("input", { type: "password", autocomplete: "off", spellcheck: "false" })), h("button", { type: "submit" }, "Sign in"));
 }
 
 function drawTop() {

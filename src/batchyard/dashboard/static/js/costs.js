@@ -1,4 +1,4 @@
-// What the machines cost, by team and by pool.
+// Machine costs by team and by pool.
 
 import { h } from "./dom.js";
 import { timeText } from "./format.js";
@@ -9,7 +9,7 @@ const WORDS = { clusterqueue: "queue" };
 export const costsPage = { model: "costs", title: () => "Cost", query: () => ({}), show: showCosts };
 
 function showCosts(model) {
-  if (!model.kept) return h("div", { class: "page" }, h("h1", {}, "Cost"), empty("Nobody keeps books here", "A platform with a Cluster records what its machines cost, and so does batchyard simulate --cluster FILE --report FILE.html. You may have no right to list CostRecords."));
+  if (!model.kept) return h("div", { class: "page" }, h("h1", {}, "Cost"), empty("No costs are recorded", "A platform with a Cluster records its machine costs, and so does batchyard simulate --cluster FILE --report FILE.html. You may lack permission to list CostRecords."));
   return h("div", { class: "page" }, h("h1", {}, "Cost"),
     h("section", { class: "figures" }, h("div", { class: "figure" }, h("b", {}, model.total), h("span", {}, model.from ? `${timeText(model.from)} – ${timeText(model.through)}` : "for all machines"))),
     h("p", { class: "legend" }, ["done", "running", "lost", "idle", "booting"].map((use) => h("span", { class: "use", "data-key": use }, h("i", { class: `use-${use}` }), use))),
@@ -26,5 +26,5 @@ function costPanel(title, word, parts) {
     ["node hours", "num", (part) => part.nodeHours],
     ["accelerator hours", "num", (part) => part.acceleratorHours],
   ];
-  return panel(title, "", parts.length ? table(columns, parts, (part) => part.name) : empty("Nothing was spent"));
+  return panel(title, "", parts.length ? table(columns, parts, (part) => part.name) : empty("No costs"));
 }

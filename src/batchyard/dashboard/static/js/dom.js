@@ -1,4 +1,4 @@
-// Elements from data. Whatever comes from the platform becomes text, never markup.
+// DOM elements from data. Platform data becomes text, never markup.
 
 const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onclose"];
 
@@ -15,7 +15,7 @@ function fill(element, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element[name] = value;
     else if (name === "style") for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
-    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links lead within the page");
+    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links must start with #");
     else element.setAttribute(name, value === true ? "" : value);
   }
   append(element, children);
@@ -30,7 +30,7 @@ function append(element, children) {
   }
 }
 
-// Make an element like another one with as few changes as it takes, so that focus, scroll and selection stay.
+// Change an element into a new one with few DOM changes, so that focus, scroll position and selection remain.
 export function morph(old, made) {
   if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName || keyOf(old) !== keyOf(made)) {
     old.replaceWith(made);

@@ -1,4 +1,4 @@
-// Times and words. Ages go on by themselves between two models.
+// Times and labels. Ages are updated between two models.
 
 let known = { at: performance.now(), time: Date.now(), speed: 1 };
 
@@ -33,7 +33,7 @@ export function countText(count, word) {
 }
 
 const STATE_WORDS = {
-  Pending: "waits", QuotaReserved: "quota reserved", Admitted: "admitted", Running: "runs",
+  Pending: "pending", QuotaReserved: "quota reserved", Admitted: "admitted", Running: "running",
   Evicted: "evicted", Finished: "finished", Failed: "failed", Inactive: "inactive",
 };
 

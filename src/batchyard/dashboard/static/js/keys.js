@@ -1,4 +1,4 @@
-// The keyboard: / searches, j and k go through lines, g and a letter goes to a view, ? tells all of it.
+// Keyboard: / searches, j and k move between lines, g and a letter opens a view, ? shows the help.
 
 import { h } from "./dom.js";
 
@@ -6,7 +6,7 @@ const GOTO = { o: ["#/", "overview"], c: ["#/cohorts", "cohorts"], w: ["#/worklo
 const HELP = [
   ["/", "search workloads"], ["j  k", "next and previous line"], ["Enter", "open the line"],
   ...Object.entries(GOTO).map(([key, [, name]]) => [`g ${key}`, name]),
-  ["[  ]", "page back, page further"], ["+  −  ←  →  0", "time line: zoom, move, show all"], ["d", "dark or light"], ["?", "this help"], ["Esc", "close, leave the search"],
+  ["[  ]", "previous and next page"], ["+  −  ←  →  0", "time line: zoom, move, show all"], ["d", "dark or light"], ["?", "this help"], ["Esc", "close, leave the search"],
 ];
 
 export function listen(actions) {

@@ -1,4 +1,4 @@
-// The overview: the cluster, the queues, what runs, what waits and why.
+// The overview: cluster, queues, running Workloads, pending Workloads and their reasons.
 
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
@@ -16,12 +16,12 @@ function showOverview(model) {
 function figures(model) {
   const cluster = model.cluster;
   return h("section", { class: "figures", "aria-label": "Figures" },
-    figure("waiting", model.waitingCount, h("a", { href: "#/workloads?state=Pending" }, "workloads wait")),
+    figure("waiting", model.waitingCount, h("a", { href: "#/workloads?state=Pending" }, "workloads pending")),
     figure("running", model.runningCount, "hold quota"),
     cluster && cluster.nodes.all ? figure("nodes", cluster.nodes.ready, linkTo("nodes", [], cluster.nodes.ready === cluster.nodes.all ? "nodes ready" : `of ${cluster.nodes.all} nodes ready`)) : null,
     cluster ? cluster.resources.slice(0, 4).map((line) => h("div", { class: "figure", "data-key": line.resource },
       h("b", {}, line.used, h("small", {}, ` / ${line.capacity}`)), h("span", {}, line.resource.replace("nvidia.com/gpu", "GPUs")),
-      plainBar(line.share, `${line.resource}: ${line.used} of ${line.capacity} asked for`))) : null);
+      plainBar(line.share, `${line.resource}: ${line.used} of ${line.capacity} requested`))) : null);
 }
 
 function figure(key, number, words) {
@@ -29,11 +29,11 @@ function figure(key, number, words) {
 }
 
 function queuesPanel(model) {
-  if (!model.queues.length) return panel("Queues", "", empty("There are no ClusterQueues", "kubectl apply one, and a LocalQueue that leads to it."));
+  if (!model.queues.length) return panel("Queues", "", empty("No ClusterQueues", "Create one with kubectl apply, and a LocalQueue that points to it."));
   const columns = [
     ["queue", "main", (line) => [linkTo("queue", [line.name]), line.active ? null : h("span", { class: "warn", title: line.why }, "stopped")]],
     ["cohort", "", (line) => (line.cohort ? linkTo("cohorts", [], line.cohort) : h("span", { class: "faint" }, "–"))],
-    ["waiting", "num", (line) => (line.pending ? h("b", { class: "waits" }, line.pending.toLocaleString("en")) : h("span", { class: "faint" }, "0"))],
+    ["pending", "num", (line) => (line.pending ? h("b", { class: "waits" }, line.pending.toLocaleString("en")) : h("span", { class: "faint" }, "0"))],
     ["admitted", "num", (line) => (line.admitted ? line.admitted.toLocaleString("en") : h("span", { class: "faint" }, "0"))],
     ["quota used, by flavor", "bars", (line) => flavorBars(line.bars)],
   ];
@@ -42,10 +42,10 @@ function queuesPanel(model) {
 }
 
 function localQueuesPanel(model) {
-  if (!model.localQueues.length) return panel("Your queues", "", empty("You see no queues", "Ask for a RoleBinding to `view` in your namespace."));
+  if (!model.localQueues.length) return panel("Your queues", "", empty("No queues are visible to you", "Ask for a RoleBinding to `view` in your namespace."));
   const columns = [
     ["queue", "main", (line) => [line.name, h("span", { class: "under" }, line.namespace)]],
-    ["waiting", "num", (line) => line.pending],
+    ["pending", "num", (line) => line.pending],
     ["admitted", "num", (line) => line.admitted],
     ["", "", (line) => (line.active ? null : h("span", { class: "warn" }, line.why))],
   ];
@@ -53,20 +53,20 @@ function localQueuesPanel(model) {
 }
 
 function waitingPanel(model) {
-  if (!model.waiting.length) return panel("Waits", "", empty("Nothing waits", "Whatever was submitted has its quota."));
+  if (!model.waiting.length) return panel("Pending", "", empty("Nothing is pending", "All Workloads have quota."));
   const cells = workloadCells();
   const columns = [cells[0], cells[1], cells[2],
-    ["waits", "num", (row) => since(row.since)],
-    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why || "it has not been looked at yet")]];
-  return panel("Waits", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`));
+    ["pending for", "num", (row) => since(row.since)],
+    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why || "not considered yet")]];
+  return panel("Pending", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`));
 }
 
 function runningPanel(model) {
-  if (!model.running.length) return panel("Runs", "", empty("Nothing runs", "kubectl create -f job.yaml with the label kueue.x-k8s.io/queue-name, or: batchyard submit -- COMMAND"));
+  if (!model.running.length) return panel("Running", "", empty("Nothing is running", "kubectl create -f job.yaml with the label kueue.x-k8s.io/queue-name, or: batchyard submit -- COMMAND"));
   const cells = workloadCells();
   const columns = [cells[0], cells[1], cells[3],
     ["state", "", (row) => stateBadge(row.state)],
     ["since", "num", (row) => since(row.since)]];
   const more = model.runningCount > model.running.length ? `the latest of ${model.runningCount.toLocaleString("en")}` : "the latest first";
-  return panel("Runs", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`));
+  return panel("Running", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`));
 }

@@ -1,4 +1,4 @@
-// What several views show alike.
+// Elements shared by several views.
 
 import { h, s } from "./dom.js";
 import { ageText, nowOf, stateWord, timeText } from "./format.js";
@@ -33,7 +33,7 @@ export function empty(text, hint) {
   return h("p", { class: "empty" }, text, hint ? h("span", {}, hint) : null);
 }
 
-// A table; columns are [title, class, cell of a row]; a row with a link is one that keys go to.
+// A table; columns are [title, class, cell of a row]. Keys move between rows with a link.
 export function table(columns, rows, key) {
   return h("div", { class: "scroll" }, h("table", {},
     h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
@@ -50,7 +50,7 @@ export function bar(line) {
     h("i", { class: "lent", style: { width: `${line.lentShare * 100}%` } }));
 }
 
-// For each flavor the resource that is scarcest there.
+// The dominant resource of each flavor.
 export function flavorBars(lines) {
   return h("div", { class: "barlist" }, lines.map((each) => h("span", { class: "labelled", "data-key": each.flavor },
     h("span", { class: "label", title: `${each.flavor} ${each.resource}` }, each.flavor), bar(each), h("span", { class: "num faint" }, `${each.used} / ${each.quota}`))));
@@ -62,7 +62,7 @@ export function plainBar(share, title) {
 }
 
 export function usageTable(lines) {
-  if (!lines.length) return empty("No quota here", "This level has none of its own, and nobody below it has any.");
+  if (!lines.length) return empty("No quota", "Neither this level nor any below it has quota.");
   const limits = lines.some((line) => line.borrowingLimit || line.lendingLimit);
   const columns = [
     ["flavor", "", (line) => line.flavor],
@@ -88,15 +88,15 @@ export function workloadCells() {
   ];
 }
 
-// Step functions over time, one above the other: lines are {name, values, most, class}.
+// Step functions over time, stacked; lines are {name, values, most, class}.
 export function chart(series, lines, label) {
   const width = 600, height = 44;
   return h("div", { class: "charts" }, lines.map((line) => {
     const top = Math.max(1, ...line.values), step = width / line.values.length;
     const path = line.values.map((value, n) => `${n ? "L" : "M"}${(n * step).toFixed(1)} ${(height - (value / top) * (height - 4)).toFixed(1)}H${((n + 1) * step).toFixed(1)}`);
     return h("figure", { "data-key": line.name },
-      h("figcaption", {}, h("span", {}, line.name), h("span", { class: "faint" }, `most ${line.most}`)),
-      s("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${line.name}, at most ${line.most}`, class: line.kind },
+      h("figcaption", {}, h("span", {}, line.name), h("span", { class: "faint" }, `max ${line.most}`)),
+      s("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${line.name}, max ${line.most}`, class: line.kind },
         s("path", { class: "area", d: `${path.join("")}V${height}H0Z` }), s("path", { class: "line", d: path.join("") })));
   }), h("p", { class: "axis faint" }, h("span", {}, timeText(series.from)), h("span", {}, timeText(series.to))));
 }

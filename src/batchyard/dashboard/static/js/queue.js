@@ -1,4 +1,4 @@
-// One ClusterQueue: its order, its LocalQueues, its quota, how it went.
+// One ClusterQueue: pending Workloads, LocalQueues, quota, history.
 
 import { forbiddenPage } from "./cohorts.js";
 import { h } from "./dom.js";
@@ -18,7 +18,7 @@ function showQueue(model, context) {
     h("p", { class: "crumbs" }, model.path.length ? model.path.map((name) => [linkTo("cohorts", [], name), " / "]) : null, "ClusterQueue"),
     h("h1", {}, model.name, model.active ? null : h("span", { class: "warn" }, model.why)),
     h("p", { class: "facts" }, fact("strategy", model.strategy), Object.entries(model.rules).map(([name, value]) => fact(name, value))),
-    panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "in no cohort", usageTable(model.usage)),
+    panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "no cohort", usageTable(model.usage)),
     h("div", { class: "columns" }, linePanel(model, context), runningPanelOf(model)),
     seriesPanel(model), localPanel(model));
 }
@@ -28,19 +28,19 @@ export function fact(name, value) {
 }
 
 function linePanel(model, context) {
-  if (!model.pending) return panel("In line", "", empty("Nothing waits here", "The next one is looked at as soon as it comes."));
+  if (!model.pending) return panel("Pending", "", empty("Nothing is pending", "New Workloads are considered immediately."));
   const columns = [
     ["#", "num faint", (row) => row.position],
     ["workload", "main", (row) => (row.hidden ? h("span", { class: "faint" }, "of another team") : [linkTo("workload", [row.namespace, row.name], row.owner ? row.owner.name : row.name), h("span", { class: "under" }, row.namespace)])],
     ["priority", "num", (row) => (row.hidden ? "" : row.priority)],
-    ["waits", "num", (row) => (row.hidden ? "" : since(row.since))],
-    ["why", "why", (row) => (row.hidden ? "" : h("span", { class: "clip", title: row.why }, row.why || "it has not been looked at yet"))],
+    ["pending for", "num", (row) => (row.hidden ? "" : since(row.since))],
+    ["why", "why", (row) => (row.hidden ? "" : h("span", { class: "clip", title: row.why }, row.why || "not considered yet"))],
   ];
-  return panel("In line", `${model.pending.toLocaleString("en")} wait`, table(columns, model.line, (row) => String(row.position)), pager(model, model.pending, context));
+  return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position)), pager(model, model.pending, context));
 }
 
 function runningPanelOf(model) {
-  if (!model.running.length && !model.hiddenRunning) return panel("Hold quota", "", empty("Nothing runs here"));
+  if (!model.running.length && !model.hiddenRunning) return panel("Hold quota", "", empty("Nothing is running"));
   const cells = workloadCells();
   const columns = [cells[0], cells[2], cells[3], ["state", "", (row) => stateBadge(row.state)], ["since", "num", (row) => since(row.since)]];
   const hidden = model.hiddenRunning ? h("p", { class: "faint more" }, `and ${model.hiddenRunning} of other teams`) : null;
@@ -50,18 +50,18 @@ function runningPanelOf(model) {
 function seriesPanel(model) {
   if (!model.series) return null;
   const lines = [
-    { name: "waiting", values: model.series.pending, most: String(Math.max(...model.series.pending)), kind: "waiting" },
+    { name: "pending", values: model.series.pending, most: String(Math.max(...model.series.pending)), kind: "waiting" },
     { name: "holding quota", values: model.series.running, most: String(Math.max(...model.series.running)), kind: "running" },
     ...model.series.usage.filter((line) => Math.max(...line.values)).map((line) => ({ name: `${line.flavor} ${line.resource}`, values: line.values, most: line.most, kind: "used" })),
   ];
-  return panel("Over time", "since it is known", chart(model.series, lines, model.name));
+  return panel("Over time", "since recording began", chart(model.series, lines, model.name));
 }
 
 function localPanel(model) {
-  if (!model.localQueues.length) return panel("LocalQueues", "", empty("No LocalQueue leads here", "Jobs come in by a LocalQueue in their namespace."));
+  if (!model.localQueues.length) return panel("LocalQueues", "", empty("No LocalQueue points here", "Jobs are submitted through a LocalQueue in their namespace."));
   const columns = [
     ["queue", "main", (line) => [h("a", { href: `#/workloads?namespace=${encodeURIComponent(line.namespace)}&queue=${encodeURIComponent(line.name)}` }, line.name), h("span", { class: "under" }, line.namespace)]],
-    ["waiting", "num", (line) => line.pending],
+    ["pending", "num", (line) => line.pending],
     ["hold quota", "num", (line) => line.reserving],
     ["uses", "", (line) => line.usage.map((each) => `${each.flavor} ${each.resource} ${each.used}`).join(" · ") || h("span", { class: "faint" }, "nothing")],
     ["", "", (line) => (line.active ? null : h("span", { class: "warn" }, line.why))],

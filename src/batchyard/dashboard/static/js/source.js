@@ -1,4 +1,4 @@
-// Where models come from: a platform that runs, or the report that this file is.
+// Sources of models: a running platform, or the report in this file.
 
 const MODELS = "/apis/ui.batchyard.dev/v1alpha1/";
 const TOKEN = "batchyard-token";
@@ -10,7 +10,7 @@ export function takeToken() {
   history.replaceState(null, "", `${location.pathname}#${found[2] || "/"}`);
 }
 
-// What cannot stand in a header is no token: to ask with it would fail for good, as if nobody answered.
+// A token that no header can hold is replaced: the request then fails as unauthorized, not as a network error.
 export function setToken(token) {
   sessionStorage.setItem(TOKEN, /^[\x21-\x7e]*$/.test(token) ? token : "-");
 }
@@ -27,7 +27,7 @@ function headers() {
 export class LiveSource {
   isLive = true;
 
-  // Calls take(model, envelope) now and whenever it changes, tell(state, text) when something is wrong; returns how to stop.
+  // Call take(model, envelope) now and on every change, and tell(state, text) on errors; return a function that stops it.
   watch(view, query, take, tell) {
     const abort = new AbortController();
     this.#follow(view, query, take, tell, abort.signal);
@@ -46,7 +46,7 @@ export class LiveSource {
         const answer = await fetch(`${MODELS}${view}?${asked}`, { headers: headers(), signal });
         if (answer.status === 401 || answer.status === 403) return tell("unauthorized", "");
         if (answer.status === 404) return tell("missing", "");
-        if (!answer.ok) throw new Error(`the platform answers ${answer.status}`);
+        if (!answer.ok) throw new Error(`the platform responded with ${answer.status}`);
         await this.#read(answer.body, take);
         wait = 125;
       } catch (error) {
@@ -102,7 +102,7 @@ export class ReportSource {
   }
 }
 
-// In a report all Workloads are here, and nobody to ask for a part of them.
+// A report contains all Workloads, so they are filtered here.
 function chosen(all, query) {
   const text = (query.text || "").toLowerCase();
   const meant = all.rows.filter((row) =>

@@ -1,11 +1,11 @@
-// The time line: who had quota when, by flavor or on which node; who preempted whom.
+// The time line: quota intervals by flavor or by node, and preemptions.
 
 import { h } from "./dom.js";
 import { ageText, clockText, nowOf } from "./format.js";
 import { empty, panel, table, workloadLink } from "./parts.js";
 
 const TOP = 24, GAP = 10;
-// How much room names have, beside the bars.
+// The width of lane names in pixels.
 let LEFT = 170;
 const LASTS = [["600", "10 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "1 d"], ["all", "all"]];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
@@ -24,8 +24,8 @@ function showTimeline(model, context) {
     h("div", { class: "filters" }, h("span", { class: "chips", role: "group", "aria-label": "By" }, pick("by", "flavor", "by flavor", by === "flavor"), pick("by", "node", "by node", by === "node")),
       context.isLive ? h("span", { class: "chips", role: "group", "aria-label": "How far back" }, LASTS.map(([value, words]) => pick("last", value, words, last === value))) : null,
       h("span", { class: "legend" }, model.queues.map((name, n) => h("span", { class: "use", "data-key": name }, h("i", { class: `hue-${n % 8}` }), name || "unknown")))),
-    model.lanes.length ? drawing(model) : empty("Nothing had quota in that time", "Look further back, or submit something."),
-    model.lanes.length ? h("p", { class: "faint more" }, "Wheel or + and − zoom, drag or ← and → move, 0 shows all, a click opens the workload.", model.dropped ? ` The latest ${model.workloads.length.toLocaleString("en")}; ${model.dropped.toLocaleString("en")} older bars are left out.` : "") : null,
+    model.lanes.length ? drawing(model) : empty("No Workload had quota in this period", "Choose a longer period."),
+    model.lanes.length ? h("p", { class: "faint more" }, "Wheel or + and − zoom, drag or ← and → move, 0 shows all, a click opens the workload.", model.dropped ? ` Showing the latest ${model.workloads.length.toLocaleString("en")}; ${model.dropped.toLocaleString("en")} older bars are omitted.` : "") : null,
     preemptionsPanel(model));
 }
 
@@ -34,13 +34,13 @@ function preemptionsPanel(model) {
   const origin = Date.parse(model.origin);
   const columns = [
     ["when", "when", (each) => clockText(origin + each.at * 1000)],
-    ["made room", "main", (each) => workloadLink(model.workloads[each.victim][0])],
-    ["for", "main", (each) => workloadLink(model.workloads[each.by][0])],
+    ["preempted", "main", (each) => workloadLink(model.workloads[each.victim][0])],
+    ["by", "main", (each) => workloadLink(model.workloads[each.by][0])],
   ];
   return panel("Preemptions", String(model.preemptions.length), table(columns, model.preemptions.slice(-100).reverse(), (each) => `${each.at} ${each.victim}`));
 }
 
-// The canvas stays the same from model to model, with how far it is zoomed.
+// The canvas and its zoom persist across models.
 function drawing(model) {
   const canvas = h("canvas", { class: "gantt", id: "gantt", tabindex: "0", role: "img", "aria-label": `Time line of ${model.workloads.length} workloads in ${model.lanes.length} lanes` });
   canvas.adopt = (old) => { old.gantt.take(model); };
@@ -72,7 +72,7 @@ class Gantt {
     requestAnimationFrame(() => { this.isDirty = false; this.paint(); });
   }
 
-  // The latest time: models come only when something changes, and time goes on.
+  // The latest time; it advances between models, which come only on changes.
   end() {
     return Math.max(1, this.model.to, (nowOf() - Date.parse(this.model.origin)) / 1000);
   }
@@ -217,7 +217,7 @@ class Gantt {
     }
   }
 
-  // From who was preempted to whom it made room for, at that moment.
+  // Curves from preempted to preempting Workloads.
   paintPreemptions(pen, x, middles, color) {
     pen.strokeStyle = color("--bad");
     for (const each of this.model.preemptions) {
@@ -237,7 +237,7 @@ function nearest(places, time) {
   return places.reduce((best, each) => (Math.abs(each.bar[0] - time) < Math.abs(best.bar[0] - time) ? each : best));
 }
 
-// The end of a name that is too long: names of nodes begin alike.
+// The end of a name that is too long: node names share their prefix.
 function ending(pen, text, room) {
   let cut = 0;
   while (cut < text.length && pen.measureText(cut ? `…${text.slice(cut)}` : text).width > room) cut += 1;

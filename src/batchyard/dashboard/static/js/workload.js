@@ -1,4 +1,4 @@
-// One Workload: its line of life, where its pods are, what is said of it, why it waits and when it may begin.
+// One Workload: history, pods, conditions, reason for waiting, start forecast.
 
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
@@ -16,7 +16,7 @@ export const workloadPage = {
   title: (route) => route.names[1],
   query: (route) => ({ namespace: route.names[0], name: route.names[1] }),
   show: showWorkload,
-  // What the platform answers beside the model; where it has no such answer nothing is shown.
+  // Requests beside the model; without an answer nothing is shown.
   besides: (model) => model.answers,
 };
 
@@ -28,7 +28,7 @@ function showWorkload(model, context) {
       model.owner ? fact(model.owner.kind, model.owner.name) : null, fact("workload", model.name),
       fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
-      fact("pods", model.pods), model.position ? fact("place in line", `#${model.position}`) : null, fact("for", since(model.since))),
+      fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact("for", since(model.since))),
     model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
     comparisonPanel(model.comparison, true), whyPanel(context.besides.why), etaPanel(context.besides.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model)),
@@ -39,13 +39,13 @@ function lifePanel(model) {
   return panel("Life", "", h("ol", { class: "life" }, model.life.map((mark, n) => h("li", { class: `mark mark-${mark.what}`, "data-row": true, "data-key": `${n} ${mark.what}` },
     h("time", { datetime: mark.at, class: "num faint" }, timeText(mark.at)),
     h("span", {}, WHAT[mark.what] || mark.what, mark.workload ? [" ", workloadLink(mark.workload)] : null,
-      mark.by ? [" by ", workloadLink(mark.by)] : mark.by === "" ? " by a workload that you may not see, or that is gone" : null,
+      mark.by ? [" by ", workloadLink(mark.by)] : mark.by === "" ? " by a workload that is hidden or gone" : null,
       mark.reason ? h("span", { class: "under", title: mark.message || "" }, mark.reason) : null)))));
 }
 
 function podsPanel(model) {
   if (!model.podLines) return panel("Pods", "", empty("You may not list pods here"));
-  if (!model.podLines.length) return panel("Pods", "", empty("It has no pods now", model.state === "Pending" ? "They are made when it is admitted." : ""));
+  if (!model.podLines.length) return panel("Pods", "", empty("No pods", model.state === "Pending" ? "Pods are created after admission." : ""));
   const columns = [
     ["pod", "main", (pod) => [pod.name, pod.podSet ? h("span", { class: "under" }, pod.podSet) : null]],
     ["phase", "", (pod) => pod.phase],
@@ -60,7 +60,7 @@ function podSetsPanel(model) {
   const columns = [
     ["pod set", "main", (set) => set.name],
     ["pods", "num", (set) => set.count],
-    ["each asks for", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${name} ${amount}`).join(" · ") || "nothing"],
+    ["requests per pod", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${name} ${amount}`).join(" · ") || "nothing"],
     ["holds", "", (set) => (set.flavors ? set.flavors.map((each) => `${each.resource} ${each.used} of ${each.flavor}`).join(" · ") : h("span", { class: "faint" }, "no quota"))],
   ];
   return panel("Pod sets", "", table(columns, model.podSets, (set) => set.name));
@@ -91,14 +91,14 @@ function eventsPanel(model) {
 
 function whyPanel(why) {
   if (!why) return null;
-  const changes = (why.changes || []).map((change, n) => h("li", { "data-key": String(n) }, change.text, change.proven ? h("span", { class: "proven", title: "tried in a fork of this state: with it the workload is admitted" }, "proven") : null));
+  const changes = (why.changes || []).map((change, n) => h("li", { "data-key": String(n) }, change.text, change.proven ? h("span", { class: "proven", title: "verified in a simulation of the current state: with this change the workload is admitted" }, "proven") : null));
   return panel("Why", why.state || "",
     h("p", { class: "summary" }, why.summary),
-    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => fact(name === "limit" ? "what binds" : name, named(value)))) : null,
+    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => fact(name === "limit" ? "binding limit" : name, named(value)))) : null,
     why.preemption ? h("p", { class: "facts" }, Object.entries(why.preemption).map(([name, value]) => fact(name, plain(value)))) : null,
     why.holders && why.holders.length ? holdersTable(why.holders) : null,
-    changes.length ? h("div", {}, h("h3", {}, "What would help"), h("ul", { class: "changes" }, changes)) : null,
-    why.podSets && why.podSets.length ? h("details", { class: "levels" }, h("summary", {}, "Flavor by flavor"), why.podSets.map(verdicts)) : null);
+    changes.length ? h("div", {}, h("h3", {}, "Changes that would help"), h("ul", { class: "changes" }, changes)) : null,
+    why.podSets && why.podSets.length ? h("details", { class: "levels" }, h("summary", {}, "By flavor"), why.podSets.map(verdicts)) : null);
 }
 
 function holdersTable(holders) {
@@ -113,7 +113,7 @@ function holdersTable(holders) {
   return table(columns, holders, (each) => `${each.workload} ${each.since}`);
 }
 
-// What was asked of each flavor, and what there is at each level of the tree.
+// The request for each flavor, and the availability at each level of the tree.
 function verdicts(set) {
   const rows = (set.flavors || []).flatMap((each) => {
     const parts = (each.resources || []).flatMap((part) => (part.levels || [{}]).map((level) => ({ ...each, ...part, level })));
@@ -123,7 +123,7 @@ function verdicts(set) {
     ["flavor", "", (row) => row.flavor],
     ["verdict", "why", (row) => [row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""]],
     ["resource", "", (row) => row.resource],
-    ["asked", "num", (row) => row.asked],
+    ["requested", "num", (row) => row.asked],
     ["missing", "num", (row) => row.missing],
     ["level", "", (row) => named(row.level)],
     ["used", "num", (row) => row.level.used],
@@ -133,7 +133,7 @@ function verdicts(set) {
   return h("div", {}, h("h3", {}, `${set.name} × ${set.count}`), table(columns, rows, (row) => `${row.flavor} ${row.resource} ${row.level.name}`));
 }
 
-// An object as `kind name` where it says so.
+// Format an object with kind and name as `kind name`.
 function named(value) {
   return value && value.kind && value.name ? `${value.kind} ${value.name}` : plain(value);
 }
@@ -143,8 +143,8 @@ function etaPanel(eta) {
   const times = eta.startsAt || {};
   const when = (text) => (text ? clockText(Date.parse(text)) : "not within the forecast");
   return panel("When", eta.basis ? `from ${eta.basis}` : "",
-    h("p", { class: "summary" }, times.p50 ? ["about ", h("b", {}, when(times.p50)), `, most likely between ${when(times.p10)} and ${when(times.p90)}`] : "It is not expected to begin as things stand."),
-    eta.within !== undefined && eta.forks ? h("p", { class: "faint" }, `It began in ${Math.round(eta.within * 100)} % of ${eta.forks} forks.`) : null,
+    h("p", { class: "summary" }, times.p50 ? ["about ", h("b", {}, when(times.p50)), `, most likely between ${when(times.p10)} and ${when(times.p90)}`] : "It is not expected to start in the current state."),
+    eta.within !== undefined && eta.forks ? h("p", { class: "faint" }, `It started in ${Math.round(eta.within * 100)} % of ${eta.forks} simulations.`) : null,
     eta.dependsOn && eta.dependsOn.length ? h("ul", { class: "changes" }, eta.dependsOn.map((text, n) => h("li", { "data-key": String(n) }, text))) : null);
 }
 

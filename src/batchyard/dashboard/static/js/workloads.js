@@ -1,4 +1,4 @@
-// The list of Workloads: filter, search, page by page.
+// The list of Workloads: filters, search, pages.
 
 import { h } from "./dom.js";
 import { stateWord } from "./format.js";
@@ -23,7 +23,7 @@ function showWorkloads(model, context) {
       choice("namespace", "all namespaces", model.namespaces, query.namespace, set),
       model.queues.length ? choice("queue", "all queues", model.queues, query.queue, set) : null,
       h("span", { class: "chips", role: "group", "aria-label": "State" }, chip("", "all", all, query, set), Object.entries(model.states).map(([state, count]) => chip(state, stateWord(state), count, query, set)))),
-    model.rows.length ? list(model) : empty(all || query.text || query.namespace || query.queue ? "Nothing is like that" : "There are no Workloads", all ? "Take a filter away." : "A Job becomes one when it names a queue."),
+    model.rows.length ? list(model) : empty(all || query.text || query.namespace || query.queue ? "No matching Workloads" : "No Workloads", all ? "Remove a filter." : "A Workload is created for each Job with a queue."),
     pager(model, model.count, context));
 }
 
@@ -51,7 +51,7 @@ export function pager(model, count, context) {
   const to = (offset) => context.go({ ...context.route.query, offset: offset ? String(offset) : "" });
   const last = Math.min(count, model.offset + model.limit);
   return h("nav", { class: "pager", "aria-label": "Pages" },
-    h("button", { type: "button", id: "earlier", disabled: model.offset === 0, onclick: () => to(Math.max(0, model.offset - model.limit)) }, "← back"),
+    h("button", { type: "button", id: "earlier", disabled: model.offset === 0, onclick: () => to(Math.max(0, model.offset - model.limit)) }, "← previous"),
     h("span", { class: "num" }, `${(model.offset + 1).toLocaleString("en")}–${last.toLocaleString("en")} of ${count.toLocaleString("en")}`),
-    h("button", { type: "button", id: "later", disabled: last >= count, onclick: () => to(model.offset + model.limit) }, "further →"));
+    h("button", { type: "button", id: "later", disabled: last >= count, onclick: () => to(model.offset + model.limit) }, "next →"));
 }
