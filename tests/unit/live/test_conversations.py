@@ -17,7 +17,7 @@ from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status
 from batchyard.interfaces.containers import Ending, Streams, Talker
 from batchyard.server.streaming.exec_spdy import CommandStreams
 from batchyard.server.streaming.exec_websocket import CommandChannels, Sizes
-from batchyard.server.streaming.portforward_spdy import PortStreams
+from batchyard.server.streaming.portforward_spdy import TOO_MANY, PortStreams
 from batchyard.server.streaming.portforward_websocket import PortChannels
 from batchyard.server.streaming.spdy import (
     Opened,
@@ -41,6 +41,17 @@ class Wire:
         self.sent = b""
         self.listens = True
         self.is_closed = False
+        self.room = 1000
+
+    def enter_port(self) -> bool:
+        self.room -= 1
+        if self.room < 0:
+            self.room = 0
+            return False
+        return True
+
+    def leave_port(self) -> None:
+        self.room += 1
 
     def send(self, data: bytes) -> None:
         self.sent += data
@@ -178,11 +189,27 @@ def test_sizes_that_never_end_are_not_kept() -> None:
 
 def opened(stream: int, number: int, **headers: str) -> bytes:
     """A frame that opens the so-manieth stream of a connection of its own."""
-    pairs = [part.encode() for pair in headers.items() for part in pair]
-    text = struct.pack(">I", len(headers)) + b"".join(struct.pack(">I", len(part)) + part for part in pairs)
-    packed = zlib.compressobj(zdict=dictionary())
-    body = struct.pack(">IIH", stream, 0, 0) + packed.compress(text) + packed.flush(zlib.Z_SYNC_FLUSH)
-    return struct.pack(">II", 0x80030001, len(body)) + body
+    return Client().opened(stream, list(headers.items()))
+
+
+class Client:
+    """A client that speaks SPDY."""
+
+    def __init__(self) -> None:
+        self._packed = zlib.compressobj(zdict=dictionary())
+
+    def opened(self, stream: int, headers: Sequence[tuple[str, str]]) -> bytes:
+        """A frame that opens a stream."""
+        pairs = [part.encode() for pair in headers for part in pair]
+        text = struct.pack(">I", len(headers)) + b"".join(struct.pack(">I", len(part)) + part for part in pairs)
+        body = struct.pack(">IIH", stream, 0, 0) + self._packed.compress(text) + self._packed.flush(zlib.Z_SYNC_FLUSH)
+        return struct.pack(">II", 0x80030001, len(body)) + body
+
+    def pair(self, number: int) -> bytes:
+        """Frames that open the two streams of a connection to a port."""
+        about = [("port", "80"), ("requestID", str(number))]
+        streams = {4 * number + 1: "error", 4 * number + 3: "data"}
+        return b"".join(self.opened(stream, [("streamType", kind), *about]) for stream, kind in streams.items())
 
 
 SPOKEN = opened(1, 1, streamType="data", port="80") + data(1, b"y" * 3000, is_last=True) + ping(7) + reset(1, 5)
@@ -204,6 +231,7 @@ def test_frames_of_spdy_are_the_same_however_they_are_split(cuts: list[int]) -> 
         pytest.param(struct.pack(">II", 0x80030001, 0xFFFFFF), id="a frame that is too long"),
         pytest.param(struct.pack(">II", 0x80020001, 10), id="another version"),
         pytest.param(opened(1, 1, streamType="d" * 70_000), id="headers that are too long once they are unpacked"),
+        pytest.param(Client().opened(1, [("", "")] * 1000), id="more headers than anybody needs"),
         pytest.param(struct.pack(">II", 0x80030001, 14) + b"\0" * 14, id="headers that are not packed"),
     ],
 )
@@ -211,17 +239,20 @@ def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
     with pytest.raises(SpdyError):
         list(SpdyFrames().fed(sent))
     wire = Wire()
-    PortStreams(wire, Opening().ports(SPDY)).fed(sent)
+    speaker = PortStreams(wire, Opening().ports(SPDY), wire)
+    speaker.fed(sent)
     assert wire.is_closed
+    speaker.fed(SPOKEN)
+    assert wire.sent == b""
 
 
 def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
     """All who may speak on a connection."""
     tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
-    tunnel.tell(PortStreams(tunnel, opening.ports(WEBSOCKET)))
-    PortChannels(ports, opening.ports(WEBSOCKET, 80, 81))
+    tunnel.tell(PortStreams(tunnel, opening.ports(WEBSOCKET), wire))
+    PortChannels(ports, opening.ports(WEBSOCKET, 80, 81), wire)
     CommandChannels(command, opening.command())
-    spdy: list[Any] = [CommandStreams(wire, opening.command(SPDY)), PortStreams(wire, opening.ports(SPDY))]
+    spdy: list[Any] = [CommandStreams(wire, opening.command(SPDY)), PortStreams(wire, opening.ports(SPDY), wire)]
     return [tunnel, ports, command, *spdy]
 
 
@@ -233,6 +264,47 @@ def test_nonsense_stops_nobody_and_leaves_nothing_open(sent: list[bytes]) -> Non
             speaker.fed(part)
         speaker.lost()
     assert not any(session.is_open for session in opening.sessions)
+    assert wire.room == 1000
+
+
+def test_what_begins_while_its_client_takes_nothing_is_not_listened_to() -> None:
+    opening, wire, client = Opening(), Wire(), Client()
+    ports = PortStreams(wire, opening.ports(SPDY), wire)
+    ports.may_write(may=False)
+    ports.fed(client.pair(0))
+    command = CommandStreams(wire, opening.command(SPDY))
+    command.may_write(may=False)
+    streams = zip((1, 3, 5, 7), ("error", "stdin", "stdout", "stderr"), strict=True)
+    client = Client()
+    command.fed(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
+    assert [session.told for session in opening.sessions] == [[False], [False]]
+
+
+def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
+    opening, wire, client = Opening(), Wire(), Client()
+    wire.room = 2
+    ports = PortStreams(wire, opening.ports(SPDY), wire)
+    for number in range(3):
+        ports.fed(client.pair(number))
+    assert len(opening.sessions) == 2
+    assert data(9, TOO_MANY.encode()) in wire.sent
+    opening.sessions[0].talker.ended(Ending())
+    ports.fed(client.pair(3))
+    assert len(opening.sessions) == 3
+    ports.lost()
+    assert wire.room == 2
+
+
+def test_where_there_is_no_room_for_a_channel_its_client_is_told() -> None:
+    opening, wire = Opening(), Wire()
+    wire.room = 1
+    PortChannels(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
+    assert len(opening.sessions) == 1
+    assert TOO_MANY.encode() in wire.sent
+    assert not wire.is_closed
+    opening.sessions[0].talker.ended(Ending())
+    assert wire.is_closed
+    assert wire.room == 1
 
 
 def test_conversations_are_told_from_other_answers() -> None:

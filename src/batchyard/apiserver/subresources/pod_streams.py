@@ -81,6 +81,8 @@ COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
 PORT_TUNNEL: Final = f"{TUNNEL}{PORT_FORWARD}"
 _PORT_MAX: Final = 65535
+#: Each port has two channels, whose number is one byte.
+_PORTS_MAX: Final = 128
 
 
 class Processes:
@@ -137,7 +139,7 @@ class Processes:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
         upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4), (PORT_FORWARD,))
-        ports = _ports(request) if upgrade.protocol == COMMAND_V4 else ()
+        ports = ports_of(request) if upgrade.protocol == COMMAND_V4 else ()
 
         def failure(port: int, ending: Ending) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {ending.failure}"
@@ -197,12 +199,15 @@ def _streams(request: Request) -> Streams:
     return streams
 
 
-def _ports(request: Request) -> Sequence[int]:
+def ports_of(request: Request) -> Sequence[int]:
     """Return the requested ports; each parameter is a port or a list of ports."""
     found = request.all_of("ports")
     if not found:
         raise bad_request('query parameter "ports" is required')
-    return tuple(_port(text, each) for text in found for each in text.split(","))
+    ports = tuple(_port(text, each) for text in found for each in text.split(","))
+    if len(ports) > _PORTS_MAX:
+        raise bad_request(f"{len(ports)} ports are more than {_PORTS_MAX}, which one connection has channels for")
+    return ports
 
 
 def _port(text: str, port: str) -> int:

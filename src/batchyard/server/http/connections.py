@@ -12,6 +12,9 @@ from batchyard.server.clocks.wall import wall_clock
 CONNECTIONS_MAX: Final = 900
 #: Of one certificate, and of all who show none: some are left to others.
 CONNECTIONS_OF_ONE_MAX: Final = 600
+#: Connections to ports of pods that are forwarded, each an open file: all, and those of one user.
+PORTS_MAX: Final = 4000
+PORTS_OF_ONE_MAX: Final = 400
 #: Bytes of all bodies that are taken in and not answered yet.
 BODIES_MAX: Final = 256 * 1024 * 1024
 #: Of these, the bodies of one user.
@@ -40,6 +43,7 @@ class Connections:
         self._none_left = asyncio.Event()
         self._held = 0
         self._held_by: dict[str, int] = {}
+        self._ports: dict[str, int] = {}
         self._second = 0
         self._date = b""
 
@@ -62,6 +66,23 @@ class Connections:
         else:
             self._held_by.pop(holder, None)
         return self._held <= BODIES_MAX and (not holder or of_one <= BODIES_OF_ONE_MAX)
+
+    def enter_port(self, holder: str) -> bool:
+        """Count a connection to a port until it leaves; False, and it is not counted, where there are too many.
+
+        `holder` is as for bodies.
+        """
+        of_one = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= PORTS_MAX or (holder and of_one >= PORTS_OF_ONE_MAX):
+            return False
+        self._ports[holder] = of_one + 1
+        return True
+
+    def leave_port(self, holder: str) -> None:
+        """A connection to a port is gone."""
+        self._ports[holder] -= 1
+        if not self._ports[holder]:
+            del self._ports[holder]
 
     def leave(self, connection: Ending) -> None:
         """A connection is gone."""

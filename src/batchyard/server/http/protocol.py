@@ -124,7 +124,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_secure:
             _check_local(request)
         known = self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
-        self._holder = "" if is_exempt(known.user) else flow_of(known.user)
+        self._holder = _holder_of(known.user)
         return known
 
     def take(self, whole: Whole) -> None:
@@ -239,10 +239,10 @@ class HttpConnection(asyncio.Protocol):
     def _hand_over(self, answer: Conversation, whole: Whole) -> None:
         """HTTP loses its connection to what is spoken on it from now on."""
         self._pause(paused=False)
-        transport, rest, connections = self._transport, self._requests.rest, self._connections
+        transport, rest, connections, user = self._transport, self._requests.rest, self._connections, whole.request.user
         self.connection_lost(None)
         transport.write(switched(answer, whole.request, connections.date()))
-        upgraded = UpgradedConnection(transport, connections, self.peer)
+        upgraded = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
         converse(answer, upgraded, rest, partial(self._answers.leave, answer))
 
     def _release(self) -> None:
@@ -329,6 +329,11 @@ def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> 
 
 def _user(peer: Peer | None) -> User:
     return ANONYMOUS if peer is None else peer.now()
+
+
+def _holder_of(user: User) -> str:
+    """Whose bounds a user's bodies and ports count for: '' where they have none of their own."""
+    return "" if is_exempt(user) else flow_of(user)
 
 
 def _quoted(warnings: Sequence[str]) -> Iterator[str]:

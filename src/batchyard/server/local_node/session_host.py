@@ -13,6 +13,9 @@ from typing import Any, Final
 _ASKED_BYTES: Final = 1 << 20
 _TOLD_BYTES: Final = 1 << 16
 _FILES_MAX: Final = 2
+#: Seconds between two tries to reach a host that too many others want to reach, and how many tries there are.
+_AGAIN_AFTER: Final = 0.02
+_TRIES: Final = 500
 
 
 class HostConnection:
@@ -35,13 +38,45 @@ class HostConnection:
         self._socket = socket.socket(socket.AF_UNIX, kind)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
         self._path = path
+        #: What is to be said and given as soon as the host can be reached, and when.
+        self._message = b""
+        self._given: list[int] = []
+        self._again: asyncio.TimerHandle | None = None
 
     def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
         """Say what is wanted, and give some files away. OSError where nobody can be asked."""
+        self._message = json.dumps(asked).encode()
+        try:
+            self._connect(files)
+        except BlockingIOError:
+            self._given = [os.dup(file) for file in files]
+            self._again = self._loop.call_later(_AGAIN_AFTER, self._try_again, _TRIES)
+
+    def _try_again(self, tries: int) -> None:
+        self._again = None
+        try:
+            self._connect(self._given)
+        except BlockingIOError:
+            if tries:
+                self._again = self._loop.call_later(_AGAIN_AFTER, self._try_again, tries - 1)
+                return
+            self.close()
+            self._lost()
+        except OSError:
+            self.close()
+            self._lost()
+        self._drop_given()
+
+    def _drop_given(self) -> None:
+        for file in self._given:
+            os.close(file)
+        self._given = []
+
+    def _connect(self, files: Sequence[int]) -> None:
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._socket.connect(f"/proc/self/fd/{folder}/{self._path.name}")
-            socket.send_fds(self._socket, [json.dumps(asked).encode()], files)
+            socket.send_fds(self._socket, [self._message], files)
         finally:
             os.close(folder)
         self._loop.add_reader(self._socket, self._read)
@@ -53,6 +88,10 @@ class HostConnection:
 
     def close(self) -> None:
         """Hear no more, and let the host know that."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+            self._drop_given()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()

@@ -38,14 +38,14 @@ def _over_websocket(answer: Conversation, wire: UpgradedConnection) -> Speaker:
     if isinstance(answer, Command):
         CommandChannels(socket, answer)
     elif answer.ports:
-        PortChannels(socket, answer)
+        PortChannels(socket, answer, wire)
     else:
-        socket.tell(PortStreams(socket, answer))
+        socket.tell(PortStreams(socket, answer, wire))
     return socket
 
 
 def _over_spdy(answer: Conversation, wire: UpgradedConnection) -> Speaker:
-    return CommandStreams(wire, answer) if isinstance(answer, Command) else PortStreams(wire, answer)
+    return CommandStreams(wire, answer) if isinstance(answer, Command) else PortStreams(wire, answer, wire)
 
 
 class _Last:

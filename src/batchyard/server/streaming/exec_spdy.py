@@ -25,9 +25,11 @@ class CommandStreams:
         self._sink = sink
         self._command = command
         self._frames = SpdyFrames()
+        self._is_over = False
         self._sizes = Sizes()
         self._session: ProcessSession | None = None
         self._streams: dict[str, int] = {}
+        self._takes = True
         wanted = command.streams
         asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _RESIZE: wanted.tty}
         #: The streams that the client has to open before anything begins.
@@ -36,16 +38,20 @@ class CommandStreams:
     # --- what the connection tells ---
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Take bytes as they come; none after what is no SPDY."""
+        if self._is_over:
+            return
         try:
             for event in self._frames.fed(data):
                 self._take(event)
         except spdy.SpdyError:
+            self._is_over = True
             self.lost()
             self._sink.close()
 
     def may_write(self, *, may: bool) -> None:
         """Whether the client takes more: if not, the command's outputs wait."""
+        self._takes = may
         if self._session is not None:
             self._session.listen(listens=may)
 
@@ -98,6 +104,8 @@ class CommandStreams:
         self._sink.send(self._frames.accept(opened.stream))
         if not self._awaited:
             self._session = self._command.open(self)
+            if not self._takes:
+                self._session.listen(listens=False)
 
     def _take_part(self, part: Part, session: ProcessSession) -> None:
         if part.stream == self._streams.get("stdin"):

@@ -23,6 +23,7 @@ from batchyard.server.streaming.spdy import (
 
 #: Streams that a connection may have open.
 STREAMS_MAX: Final = 2000
+TOO_MANY: Final = "too many connections to ports are open, try again later"
 
 
 class Sink(Protocol):
@@ -38,13 +39,27 @@ class Sink(Protocol):
         """Close it."""
 
 
+class Room(Protocol):
+    """Room for connections to ports, of which each user has some."""
+
+    def enter_port(self) -> bool:
+        """Count one until it leaves; False where there is no room."""
+
+    def leave_port(self) -> None:
+        """One is gone."""
+
+
 class PortStreams:
     """See the module."""
 
-    def __init__(self, sink: Sink, forwarding: Forwarding) -> None:
+    def __init__(self, sink: Sink, forwarding: Forwarding, room: Room) -> None:
         self.forwarding = forwarding
         self.sink = sink
+        self.room = room
+        #: Whether the client takes more.
+        self.takes = True
         self._frames = SpdyFrames()
+        self._is_over = False
         self._last = 0
         #: By the number of either of its streams, and by that of its request while it has one stream alone.
         self._by_stream: dict[int, _Pair] = {}
@@ -55,11 +70,14 @@ class PortStreams:
     # --- what the connection tells ---
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Take bytes as they come; none after what is no SPDY."""
+        if self._is_over:
+            return
         try:
             for event in self._frames.fed(data):
                 self._take(event)
         except spdy.SpdyError:
+            self._is_over = True
             self.lost()
             self.sink.close()
 
@@ -69,6 +87,7 @@ class PortStreams:
 
     def may_write(self, *, may: bool) -> None:
         """Whether the client takes more: if not, the ports wait."""
+        self.takes = may
         for pair in dict.fromkeys(self._by_stream.values()):
             pair.listen(listens=may)
 
@@ -144,7 +163,12 @@ class _Pair:
 
     def connect(self) -> None:
         """Connect to the port."""
+        if not self._all.room.enter_port():
+            self.ended(Ending(failure=TOO_MANY))
+            return
         self._session = self._all.forwarding.connect(self._port, self)
+        if not self._all.takes:
+            self._session.listen(listens=False)
 
     def take(self, data: Part) -> None:
         """Take what the client sends; of the error's stream nobody wants anything."""
@@ -167,7 +191,7 @@ class _Pair:
 
     def close(self) -> None:
         """Let the port go."""
-        session, self._session = self._session, None
+        session = self._leave()
         if session is not None:
             session.close()
 
@@ -183,7 +207,7 @@ class _Pair:
 
     def ended(self, ending: Ending) -> None:
         """The port is closed, or cannot be reached."""
-        self._session = None
+        self._leave()
         if ending.failure:
             told = self._all.forwarding.failure(self._port, ending).encode()
             self._all.sink.send(spdy.data(self.streams["error"], told))
@@ -193,6 +217,13 @@ class _Pair:
         else:
             self._end(self.streams["data"])
         self._all.forget(self)
+
+    def _leave(self) -> ByteStream | None:
+        """Have no session any more; that which there was."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._all.room.leave_port()
+        return session
 
     def _end(self, stream: int | None) -> None:
         if stream is not None:

@@ -8,15 +8,17 @@ import struct
 
 from batchyard.apiserver.responses import Forwarding
 from batchyard.interfaces.containers import ByteStream, Ending
+from batchyard.server.streaming.portforward_spdy import TOO_MANY, Room
 from batchyard.server.streaming.websocket import WebSocket
 
 
 class PortChannels:
     """See the module."""
 
-    def __init__(self, socket: WebSocket, forwarding: Forwarding) -> None:
+    def __init__(self, socket: WebSocket, forwarding: Forwarding, room: Room) -> None:
         self.socket = socket
         self.forwarding = forwarding
+        self._room = room
         self._channel: int | None = None
         self._open: dict[int, _Port] = {}
         self._full: set[int] = set()
@@ -24,7 +26,12 @@ class PortChannels:
         for number, port in enumerate(forwarding.ports):
             for channel in (2 * number, 2 * number + 1):
                 socket.send(bytes([channel]) + struct.pack("<H", port))
-            self._open[2 * number] = _Port(self, 2 * number, port)
+            if room.enter_port():
+                self._open[2 * number] = _Port(self, 2 * number, port)
+            else:
+                self.tell_failure(2 * number, port, Ending(failure=TOO_MANY))
+        if not self._open:
+            socket.close()
 
     # --- what the WebSocket tells ---
 
@@ -50,6 +57,7 @@ class PortChannels:
         """Nobody talks to the ports any more."""
         for port in self._open.values():
             port.session.close()
+            self._room.leave_port()
         self._open.clear()
 
     # --- what ports tell ---
@@ -61,11 +69,16 @@ class PortChannels:
 
     def forget(self, channel: int) -> None:
         """A port is closed; with the last one the connection is, too."""
-        self._open.pop(channel, None)
+        if self._open.pop(channel, None) is not None:
+            self._room.leave_port()
         if channel in self._full:
             self.wants_more(channel, wants=True)
         if not self._open:
             self.socket.close()
+
+    def tell_failure(self, channel: int, port: int, ending: Ending) -> None:
+        """Say what went wrong with a port."""
+        self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, ending).encode())
 
 
 class _Port:
@@ -88,6 +101,5 @@ class _Port:
     def ended(self, ending: Ending) -> None:
         """The port is closed, or cannot be reached."""
         if ending.failure:
-            told = self._channels.forwarding.failure(self._port, ending).encode()
-            self._channels.socket.send(bytes([self._channel + 1]) + told)
+            self._channels.tell_failure(self._channel, self._port, ending)
         self._channels.forget(self._channel)

@@ -13,8 +13,11 @@ _CONTROL: Final = 0x80000000
 _VERSION: Final = 3
 _FIN: Final = 1
 _ID: Final = 0x7FFFFFFF
-#: Bytes of a frame of control, and of the headers in it.
+#: Bytes of a frame of control, bytes of the headers in it once they are unpacked, and how many these may be: a short
+#: frame unpacks to many.
 CONTROL_MAX: Final = 64 * 1024
+HEADERS_BYTES_MAX: Final = 8 * 1024
+HEADERS_MAX: Final = 64
 PROTOCOL_ERROR: Final = 1
 REFUSED_STREAM: Final = 3
 CANCEL: Final = 5
@@ -138,10 +141,12 @@ class SpdyFrames:
         return None
 
     def _headers(self, block: bytes) -> Mapping[str, str]:
-        text = self._inflate.decompress(block, CONTROL_MAX)
+        text = self._inflate.decompress(block, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
         (count,), at = struct.unpack_from(">I", text), 4
+        if count > HEADERS_MAX:
+            raise SpdyError
         found = {}
         for _ in range(count):
             name, at = _counted(text, at)
