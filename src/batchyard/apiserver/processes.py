@@ -13,7 +13,7 @@ from batchyard.apiserver.pod_containers import PodContainers, chosen_container, 
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
 from batchyard.apiserver.resources import Answer
 from batchyard.apiserver.streams import Command, Forwarding, Reply
-from batchyard.apiserver.upgrades import TUNNEL, upgrade_of
+from batchyard.apiserver.upgrades import TUNNEL, UNNAMED, upgrade_of
 from batchyard.ports.containers import Ending, Streams
 
 _PROXIED: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
@@ -22,6 +22,7 @@ COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
 PORT_TUNNEL: Final = f"{TUNNEL}{PORT_FORWARD}"
+_PORTS_BY_CHANNELS: Final = (COMMAND_V4, UNNAMED)
 _PORT_MAX: Final = 65535
 
 
@@ -78,8 +79,8 @@ class Processes:
     def _forward(self, request: Request, namespace: str, name: str) -> Reply:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
-        upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4), (PORT_FORWARD,))
-        ports = _ports(request) if upgrade.protocol == COMMAND_V4 else ()
+        upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED), (PORT_FORWARD,))
+        ports = _ports(request) if upgrade.protocol in _PORTS_BY_CHANNELS else ()
 
         def failure(port: int, ending: Ending) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {ending.failure}"

@@ -14,6 +14,8 @@ WEBSOCKET: Final = "websocket"
 SPDY: Final = "SPDY/3.1"
 #: How a WebSocket says that SPDY is spoken over it, and about what.
 TUNNEL: Final = f"{SPDY}+"
+#: The protocol of a WebSocket whose client names none.
+UNNAMED: Final = ""
 _KEY: Final = "sec-websocket-key"
 _VERSION: Final = "13"
 
@@ -36,9 +38,9 @@ def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
     if request.method != "GET" or not request.headers.get(_KEY):
         raise bad_request("unable to upgrade: this is no handshake of a WebSocket")
     asked = _listed(request, "sec-websocket-protocol")
-    chosen = next((each for each in asked if each in spoken), None)
+    chosen = next((each for each in asked or [UNNAMED] if each in spoken), None)
     if chosen is None:
-        told = f"[{' '.join(asked)}]; supports [{' '.join(spoken)}]"
+        told = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
         raise Refused(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {told}")
     return chosen
 
