@@ -11,7 +11,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import kr8s
 import pytest
 from kubernetes import client, config, stream
 
@@ -236,6 +238,16 @@ def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
     assert received > 300_000
     assert forwarded.error(8000) is None
     assert "connection refused" in forwarded.error(9)
+
+
+def test_kr8s_forwards_ports_without_naming_a_protocol(platform: Running) -> None:
+    api: Any = kr8s.api(kubeconfig=str(platform.kubeconfig))
+    pod: Any = next(iter(api.get("pods", "server", namespace="default")))
+    with (
+        pod.portforward(8000, local_port=None) as port,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer,
+    ):
+        assert len(answer.read()) == 300_000
 
 
 def test_what_pods_and_the_machine_use_is_told(platform: Running) -> None:

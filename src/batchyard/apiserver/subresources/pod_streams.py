@@ -27,6 +27,8 @@ WEBSOCKET: Final = "websocket"
 SPDY: Final = "SPDY/3.1"
 #: The prefix of WebSocket subprotocols that tunnel SPDY.
 TUNNEL: Final = f"{SPDY}+"
+#: The protocol of a WebSocket if its client names none.
+UNNAMED: Final = ""
 _KEY: Final = "sec-websocket-key"
 _VERSION: Final = "13"
 
@@ -49,9 +51,9 @@ def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
     if request.method != "GET" or not request.headers.get(_KEY):
         raise bad_request("unable to upgrade: not a WebSocket handshake")
     asked = _listed(request, "sec-websocket-protocol")
-    chosen = next((each for each in asked if each in spoken), None)
+    chosen = next((each for each in asked or [UNNAMED] if each in spoken), None)
     if chosen is None:
-        told = f"[{' '.join(asked)}]; supports [{' '.join(spoken)}]"
+        told = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
         raise Refused(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {told}")
     return chosen
 
@@ -80,6 +82,7 @@ COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
 PORT_FORWARD: Final = "portforward.k8s.io"
 PORT_TUNNEL: Final = f"{TUNNEL}{PORT_FORWARD}"
+_PORTS_BY_CHANNELS: Final = (COMMAND_V4, UNNAMED)
 _PORT_MAX: Final = 65535
 #: Each port has two channels, whose number is one byte.
 _PORTS_MAX: Final = 128
@@ -138,8 +141,8 @@ class Processes:
     def _forward(self, request: Request, namespace: str, name: str) -> Reply:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
-        upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4), (PORT_FORWARD,))
-        ports = ports_of(request) if upgrade.protocol == COMMAND_V4 else ()
+        upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED), (PORT_FORWARD,))
+        ports = ports_of(request) if upgrade.protocol in _PORTS_BY_CHANNELS else ()
 
         def failure(port: int, ending: Ending) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {ending.failure}"

@@ -21,7 +21,9 @@ def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
         key = accepted(request.headers["sec-websocket-key"])
-        said = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\nsec-websocket-protocol: {upgrade.protocol}\r\n"
+        said = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
+        if upgrade.protocol:
+            said += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
     else:
         said = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
     return _SWITCHING % (date, said.encode("ascii"))
