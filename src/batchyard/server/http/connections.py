@@ -93,12 +93,12 @@ class Connections:
 #
 # A timeout for one awaited thing at a time.
 #
-# What is awaited changes several times per request. The timer is therefore not reset each time. When it fires early, it
-# is set again for the current deadline.
+# The awaited thing changes several times per request. The timer is therefore not reset each time. When it fires
+# early, it is set again for the current deadline.
 
 
 class Deadline:
-    """What is awaited until when, and the callback on timeout."""
+    """The awaited thing, its deadline, and the callback on timeout."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -110,7 +110,7 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, awaited: tuple[str, int], within: float, late: Callable[[], object]) -> None:
-        """Start a timeout for `awaited`, a kind with an ordinal. Awaiting the same thing again does not extend the timeout."""
+        """Start a timeout. `awaited` is a kind with an ordinal; awaiting the same again does not extend the timeout."""
         if awaited == self._awaited:
             return
         self._awaited, self._late = awaited, late

@@ -212,7 +212,7 @@ class Requests:
             self._taker.refuse(code, why)
 
     def _host_problem(self) -> str:
-        """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if it is valid."""
+        """Return the fault of the Host header, which HTTP/1.1 requires; '' if it is valid."""
         host = self._headers.get("host")
         if host is None:
             is_needed = self._parser.get_http_version() == "1.1"

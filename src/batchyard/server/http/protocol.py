@@ -63,7 +63,7 @@ class HttpConnection(asyncio.Protocol):
         #: The bytes of request bodies in memory, by flow.
         self._held: dict[str, int] = {}
         self._holder = ""
-        #: Whether the client reads what is written; False while the write buffer is full.
+        #: Whether the client reads the responses; False while the write buffer is full.
         self.takes = True
 
     # --- callbacks of the event loop ---

@@ -29,7 +29,7 @@ class Sink(Protocol):
 
     @property
     def takes(self) -> bool:
-        """Whether more can be written now; when that becomes true, the stream's `tell` is called."""
+        """Whether more can be written now. When that becomes true, the stream is notified."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the response."""

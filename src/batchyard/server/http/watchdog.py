@@ -1,4 +1,4 @@
-"""Platform side of the watchdog process (`shim/guard.py`): writes heartbeats and the current request to shared memory."""
+"""Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it."""
 
 import asyncio
 import faulthandler

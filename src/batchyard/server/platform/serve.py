@@ -132,10 +132,10 @@ def _listener(place: Place) -> socket.socket:
         return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
-            raise PortError(f"{place.address} is no address of this machine; choose one with --listen") from error
+            raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
         why = os.strerror(error.errno) if error.errno else str(error)
         told = f"port {place.port} of {place.address}: {why}"
-        raise PortError(f"{told}; choose another with --port, or omit it for any free port") from error
+        raise PortError(f"{told}; name another with --port, or omit it for any free port") from error
 
 
 def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
