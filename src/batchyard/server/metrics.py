@@ -27,7 +27,7 @@ from batchyard.metrics.workloads import WorkloadFigures
 from batchyard.server.clocks.wall import ticks
 from batchyard.wiring import Platform
 
-# --- process figures ---
+# --- process metrics ---
 #
 # Resource usage of this process, by the metric names of Prometheus's client libraries.
 #

@@ -1,7 +1,7 @@
 """Flow control: limits of concurrent requests, fair queueing of requests, and turns of long responses.
 
 The queue is start-time fair queueing as in Kubernetes' API Priority and Fairness, with measured seconds instead of
-seats: the flow that has used the least time is served first. An idle flow accumulates no credit. Urgent items come
+seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent items come
 first. Source: k8s.io/apiserver, pkg/util/flowcontrol/fairqueuing.
 """
 

@@ -151,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_busy:
             self._transport.write(_CONTINUE)
 
-    # --- answers ---
+    # --- responses ---
 
     def write_part(self, part: bytes) -> None:
         """Write a part of a streaming response."""

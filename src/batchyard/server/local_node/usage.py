@@ -22,8 +22,7 @@ from batchyard.shim import stop
 # Usage from cgroups if they exist, else from /proc.
 #
 # Memory is the working set as cAdvisor counts it: usage without inactive file pages. For processes without a cgroup it
-# is their unshared resident memory. Sources: cAdvisor
-# container/libcontainer/handler.go, proc(5).
+# is their unshared resident memory. Sources: cAdvisor container/libcontainer/handler.go, proc(5).
 
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")

@@ -92,7 +92,7 @@ def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], N
 
 
 def _missing(operator: "Operator") -> str:
-    """Return what delays readiness. A leader is ready once its informers are synced, another replica at once."""
+    """Return what delays readiness: the webhook certificates, and on the leader also informers that are not synced."""
     if not operator.answers():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:
