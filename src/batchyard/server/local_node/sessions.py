@@ -181,7 +181,7 @@ class LocalCommand(_LocalSession):
 class LocalAttachment(_LocalSession):
     """An attachment to the main process of a run, whose folder is `folder`.
 
-    `has_input` tells whether the container has a stdin, `once` whether it is closed after the first attach (stdinOnce).
+    `has_input`: the container has a stdin. `once`: it is closed after the first attach (stdinOnce).
     """
 
     def __init__(self, folder: Path, streams: Streams, talker: Talker, *, has_input: bool, once: bool) -> None:

@@ -161,7 +161,7 @@ class Carrier:
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a streaming request. `told` is called with its lines as they arrive, `ended` once at the end."""
+        """Send a streaming request. Pass on its lines as they arrive; call `ended` once at the end."""
         self._wire.start(self._watch(request, told, ended))
 
     async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
