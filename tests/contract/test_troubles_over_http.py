@@ -17,7 +17,7 @@ def test_a_platform_that_is_killed_and_comes_back_ends_alike(tmp_path: Path) -> 
         far.apply(preempts)
         far.kill_platform()  # while time goes on, for those who come back
         far.play(last, near.play(last))
-        far.operator.wait_until("goes on")
+        far.operator.wait_until("recovered")
 
 
 def test_an_operator_that_is_killed_and_another_that_comes_end_alike(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_who_answers_webhooks_waits_until_kueue_is_gone(platform: Running) -> No
     create(platform, hooks("team-queues", WORKLOAD))
     own = ("--webhook-service", "mine", "--webhook-certificates", "mine", "--webhook-port", str(free_port()))
     with operator(platform, "admission", *own) as running:
-        running.wait_until("Webhooks are answered meanwhile")
+        running.wait_until("Only the webhooks are served")
         platform.kubectl("delete", "validatingwebhookconfiguration", "team-queues")
         running.wait_until("runs admission")
 

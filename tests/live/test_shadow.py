@@ -104,7 +104,7 @@ def play(platform: Running, name: str, left_out: str = "") -> None:
 def shadow(platform: Running, *options: str) -> Operating:
     folder = platform.kubeconfig.parent
     kubeconfig = plain_kubeconfig(folder, platform.url)
-    return Operating(kubeconfig, "--shadow", *options, printed=folder / "printed").wait_until("looks on")
+    return Operating(kubeconfig, "--shadow", *options, printed=folder / "printed").wait_until("comparing with Kueue")
 
 
 def told(platform: Running) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ def test_the_page_shows_what_another_kueue_decides_about(tmp_path: Path) -> None
     port = free_port()
     with (
         Running(tmp_path, *OPTIONS) as running,
-        Operating(running.kubeconfig, "--shadow", "--port", str(port)).wait_until("looks on") as beside,
+        Operating(running.kubeconfig, "--shadow", "--port", str(port)).wait_until("comparing with Kueue") as beside,
     ):
         running.kubectl("create", "-f", "-", sent=QUEUES)
         running.kubectl(
@@ -186,7 +186,7 @@ def test_it_goes_by_the_configuration_that_the_cluster_has(platform: Running, tm
     kubeconfig = str(plain_kubeconfig(tmp_path, platform.url))
     done = batchyard("operator", "--shadow", "--for", "100ms", "--kubeconfig", kubeconfig)
     assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
-    assert "admissionFairSharing of Kueue's Configuration is not known here" in done.stderr
+    assert "admissionFairSharing of Kueue's Configuration is not supported" in done.stderr
     assert done.code == 0
 
 

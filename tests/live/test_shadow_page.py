@@ -28,7 +28,7 @@ def test_the_page_tells_of_one_who_is_left_waiting_and_where_to_look(tmp_path: P
     port = free_port()
     options = ("--shadow", "--patience", "500ms", "--port", str(port))
     with Running(tmp_path, *OPTIONS) as platform, Operating(platform.kubeconfig, *options) as beside:
-        beside.wait_until("looks on")
+        beside.wait_until("comparing with Kueue")
         platform.kubectl("create", "-f", "-", sent=QUEUES)
         with chromium() as browser, Looking(browser) as looking:
             looking.open(f"http://127.0.0.1:{port}/ui/#token={token_of(platform, 'ann')}", "left waiting in theirs")

@@ -1,1 +1,1 @@
-"""Real time: the kernel on an event loop, the durable store, the server's wire."""
+"""Running processes: the embedded platform, the operator, their HTTP server, clocks, logs and the local node."""

@@ -1,4 +1,4 @@
-"""The figures of a platform that runs, whether embedded or an operator: who counts what, and the text of all of it."""
+"""Common metrics of a running platform, embedded or operator: their collectors, and their exposition by group."""
 
 import gc
 import os
@@ -27,9 +27,9 @@ from batchyard.metrics.workloads import WorkloadFigures
 from batchyard.server.clocks.wall import ticks
 from batchyard.wiring import Platform
 
-# --- process figures ---
+# --- process metrics ---
 #
-# What this process uses, by the names of Prometheus's clients.
+# Resource usage of this process, by the metric names of Prometheus's client libraries.
 #
 # Source: prometheus.io/docs/instrumenting/writing_clientlibs.
 
@@ -39,7 +39,7 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 def process_texts() -> Iterator[str]:
-    """All of them."""
+    """Yield the process metrics."""
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     booted = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     figures = {
@@ -47,7 +47,7 @@ def process_texts() -> Iterator[str]:
         "process_resident_memory_bytes": int(fields[21]) * _PAGE,
         "process_virtual_memory_bytes": int(fields[20]),
         "process_start_time_seconds": int(booted[0].split()[1]) + int(fields[19]) / _TICK,
-        "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - a name for each is all that is wanted
+        "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the names are counted
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     for name, value in figures.items():
@@ -59,7 +59,7 @@ def process_texts() -> Iterator[str]:
 
 
 def build_texts() -> Iterator[str]:
-    """What is running, in Kueue's words: of Go's there are none."""
+    """Yield the build info by Kueue's metric name. The labels for Git and Go stay empty."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
     yield text_of(metric("kueue_build_info"), [(labels, 1)])
@@ -71,14 +71,14 @@ def _python() -> str:
     return text_of(metric("python_info"), [(labels, 1)])
 
 
-#: The role of who is alone, and of who decides for others that wait to.
+#: The `replica_role` of a process without leader election, and of an elected leader.
 STANDALONE: Final = "standalone"
 LEADER: Final = "leader"
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A platform, its objects and its time."""
+    """A platform with its client, its clock and whether fair sharing is enabled."""
 
     platform: Platform
     client: Client
@@ -87,7 +87,7 @@ class Observed:
 
 
 class Figures:
-    """See the module. Made before the platform, which it is to be shown with `begin`."""
+    """The collectors of a platform. They are created before it; `begin` attaches them to it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
@@ -97,16 +97,16 @@ class Figures:
         self._machines = MachineFigures()
         self._costs = CostFigures()
         self._observed: Observed | None = None
-        #: None as long as there is no platform.
+        #: None until `begin`.
         self._workloads: WorkloadFigures | None = None
         self._queues: QueueFigures | None = None
         self._runner: Runner | None = None
         self.defects = 0
-        #: What else is told of ours.
+        #: Further metric sources of this platform.
         self.also: list[Texts] = []
 
     def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
-        """Watch a platform from now on; what was there before is shown too."""
+        """Observe a platform from now on, after replaying its existing objects."""
         index, objects = observed.platform.index, observed.client
         self._observed = observed
         self._workloads = workloads = WorkloadFigures(index, objects, observed.now, self._role)
@@ -120,7 +120,7 @@ class Figures:
         self._runner.meter = self._controllers
 
     def sources(self) -> Sequence[tuple[str, Texts]]:
-        """What is told, by group; of a platform nothing as long as there is none."""
+        """Return the metric sources by group. Those of the platform yield nothing before `begin`."""
         return (
             ("kueue", build_texts),
             ("kueue", self.cycles.texts),
@@ -142,8 +142,8 @@ class Figures:
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         workloads, queues = self._workloads, self._queues
-        assert workloads is not None, "a platform is watched"
-        assert queues is not None, "a platform is watched"
+        assert workloads is not None, "begin was called"
+        assert queues is not None, "begin was called"
         for event in events:
             workloads.observe(event)
             queues.observe(event)

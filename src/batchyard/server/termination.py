@@ -1,4 +1,4 @@
-"""Work that is broken off when its process is told to end: nobody waits for what may never come."""
+"""Cancellation of work when the process is asked to terminate."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def unless_told(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """What comes of some work; None where we are told to end before that, and then it is broken off."""
+    """Return the result of the work; None if `end` is set before, which cancels the work."""
     doing, told = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:
         await asyncio.wait({doing, told}, return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ def told_of(*arguments: str) -> str:
 
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
     told = told_of("operator", "--kubeconfig", str(tmp_path / "none"))
-    assert "none: there is no such file; name another with --kubeconfig" in told
+    assert "none: no such file; name another with --kubeconfig" in told
 
 
 def test_controllers_that_run_elsewhere_alone_are_refused() -> None:

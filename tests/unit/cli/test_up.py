@@ -27,7 +27,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 def test_a_folder_with_other_things_in_it_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     tmp_path.chmod(0o755)
-    assert "others may look into it, and it holds other things" in told_of("up", "--data-dir", str(tmp_path))
+    assert "other users can read it, and it holds files of other programs" in told_of("up", "--data-dir", str(tmp_path))
     assert tmp_path.stat().st_mode & 0o777 == 0o755
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -34,7 +34,7 @@ def test_a_certificate_without_its_key_is_not_replaced_in_silence(tmp_path: Path
     Authority(tmp_path, NOW)
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.crt").read_bytes()
-    with pytest.raises(CredentialsError, match=r"ca\.key is missing, whose certificate is there"):
+    with pytest.raises(CredentialsError, match=r"ca\.key is missing, but its certificate exists"):
         Authority(tmp_path, NOW)
     assert (tmp_path / "ca.crt").read_bytes() == before
 

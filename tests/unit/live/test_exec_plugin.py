@@ -45,7 +45,7 @@ def test_a_token_or_a_certificate_is_given(tmp_path: Path) -> None:
         (answer(), "neither a token nor a certificate"),
         (answer(token=None), "neither a token nor a certificate"),
         (answer(clientCertificateData="c"), "only one of certificate and key"),
-        (answer(token="x").replace("/v1", "/v1beta1"), "was asked in"),
+        (answer(token="x").replace("/v1", "/v1beta1"), "instead of"),
         (answer().replace("{}", "null"), "neither a token nor a certificate"),
     ],
 )

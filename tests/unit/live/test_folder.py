@@ -62,8 +62,8 @@ def test_a_damaged_kubeconfig_is_told_with_what_to_do(tmp_path: Path, damage: st
         "authority": good.replace("certificate-authority-data: L", "certificate-authority-data: A"),
     }
     path.write_bytes(b"\xff\xfe" if damage == "bytes" else damaged.get(damage, damage).encode())
-    with pytest.raises(KubeconfigError, match="kubeconfig is damaged; end the platform and start it again"):
+    with pytest.raises(KubeconfigError, match="kubeconfig is damaged; restart the platform to write a new one"):
         tls_of_owner(tmp_path)
     path.unlink()
-    with pytest.raises(KubeconfigError, match="kubeconfig is missing; end the platform"):
+    with pytest.raises(KubeconfigError, match="kubeconfig is missing; restart the platform"):
         tls_of_owner(tmp_path)

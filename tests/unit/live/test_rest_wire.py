@@ -180,6 +180,6 @@ def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
 
 def test_an_answer_that_broke_off_is_told_in_words() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
-        assert (await wire.ask(HttpRequest("GET", "/broken"))).trouble == "the connection broke off within an answer"
+        assert (await wire.ask(HttpRequest("GET", "/broken"))).trouble == "the connection broke within a response"
 
     run(act)

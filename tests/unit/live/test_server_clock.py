@@ -53,7 +53,7 @@ def differing(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tupl
 def test_before_anything_is_done_the_clock_is_set_either_way() -> None:
     found, (told,) = differing([HOUR, HOUR])
     assert found == [HOUR]
-    assert told.endswith("m behind the server's: that one counts")
+    assert told.endswith("m behind the server's: following the server's")
     assert differing([-HOUR, -HOUR])[0] == [-HOUR]
 
 

@@ -30,7 +30,7 @@ def test_a_trouble_is_told_once_and_that_it_is_over() -> None:
     assert told.listed(told.jobs, away) == "no answer: nobody listens"
     assert told.listed(told.templates, away) == ""
     assert told.listed(told.jobs, LISTED) == "", "the other has not been heard again"
-    assert told.listed(told.templates, LISTED) == "goes on"
+    assert told.listed(told.templates, LISTED) == "recovered"
     assert told.listed(told.jobs, away) == "no answer: nobody listens", "it is a new trouble"
 
 
@@ -40,6 +40,6 @@ def test_a_kind_that_is_not_served_keeps_nothing_from_going_on() -> None:
     assert unserved.startswith("podtemplates are not served: ")
     assert unserved.endswith("; look at the terms")
     assert told.listed(told.jobs, HttpAnswer(503)) == "503: no reason was given"
-    assert told.listed(told.jobs, LISTED) == "goes on"
+    assert told.listed(told.jobs, LISTED) == "recovered"
     assert told.listed(told.templates, HttpAnswer(404)) == "", "it was told, and is as it was"
     assert told.listed(told.jobs, HttpAnswer(503)) == "503: no reason was given"

@@ -245,7 +245,7 @@ def test_a_path_of_the_machine_that_became_a_link_out_of_what_is_allowed_is_refu
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
     (tmp_path / "data/x").rename(tmp_path / "data/y")
     (tmp_path / "data/x").symlink_to(tmp_path)
-    with pytest.raises(ContainerError, match="leads out of what is allowed here"):
+    with pytest.raises(ContainerError, match="leads outside of the allowed paths"):
         mount_source(tmp_path, mount(disk.path, sub_path), disk)
     assert not (tmp_path / "below").exists()
 

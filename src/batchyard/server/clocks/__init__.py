@@ -1,1 +1,1 @@
-"""Clocks: of the machine, of an API server, and the event loop's timers."""
+"""Clocks: the machine's clock, the clock of an API server, and timers on the event loop."""

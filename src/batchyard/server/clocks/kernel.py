@@ -1,8 +1,8 @@
-"""Real time, or time that runs faster: the virtual kernel, kept up with the clock by an event loop.
+"""Real-time kernel: runs the virtual kernel on the asyncio event loop, in real or accelerated time.
 
-Work that comes from outside (a request, the end of a process) is done at the instant it arrived; all that is due by
-then is done before. So the order is that of virtual time, and a run follows from what arrived when. Where more is due
-than can be done in time, what comes from outside does not wait for all of it, but for what is due next.
+External work (a request, the exit of a process) runs at the instant of its arrival, after all work due by then. The
+order is therefore that of virtual time, and the arrivals alone determine a run. Under overload, external work waits
+only for the work that is due next, not for all overdue work.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.controller_runtime.kernel import VirtualKernel
 from batchyard.interfaces.controller import Ticket, Work
 
-#: For how long work is done before the event loop may look at its sockets again.
+#: How long work runs before the event loop polls its sockets again.
 BUSY_WITHIN: Final = 0.02  # seconds
-#: After how long it is looked again whether work may go on that was held.
+#: How often held work is checked for release.
 HELD_FOR: Final = 0.002  # seconds
 
 
 class LiveKernel:
-    """See the module. Time begins at `start` and runs `speed` times as fast as the clock."""
+    """A kernel whose time begins at `start` and runs `speed` times as fast as the event loop's clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Instant, speed: float = 1.0) -> None:
         self._loop = loop
@@ -33,51 +33,51 @@ class LiveKernel:
         self._is_pumping_soon = False
         self._posted_at: Instant = 0
         self.is_stopped = False
-        #: Where time stops; None if it runs on.
+        #: The instant at which time stops; None if it runs freely.
         self.stops_at: Instant | None = None
-        #: Whether nothing more is to be done for the moment, since others do not keep up.
+        #: Whether work must pause, because the journal is behind.
         self.is_held: Callable[[], bool] = _never
 
     def now(self) -> Instant:
-        """The instant of the work that is done now, or was done last."""
+        """Return the instant of the current or the last work."""
         return self._inner.now()
 
     def clock(self) -> Instant:
-        """What time it is."""
+        """Return the current instant by the clock."""
         instant = self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
         return instant if self.stops_at is None else min(instant, self.stops_at)
 
     def run_until(self, instant: Instant | None) -> None:
-        """Let time run from now on, and stop at an instant, or now if that is past; None: let it run on."""
+        """Let time run until an instant, at least until now, and stop there. None lets it run freely."""
         now = self.clock()
         self._start, self._began = now, self._loop.time()
         self.stops_at = None if instant is None else max(instant, now)
         self._pump_soon()
 
     def has_stopped(self) -> bool:
-        """Whether time has stopped, and all that was due by then is done."""
+        """Whether time has stopped and all work due by then is done."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
         following = self._inner.next_instant()
         return following is None or following > self.stops_at
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Do the work at an instant; equal instants in order of arrival."""
+        """Run the work at an instant. Work of the same instant runs in order of registration."""
         ticket = self._inner.call_at(when, work)
         self._pump_soon()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Do that work no more, unless its instant has come."""
+        """Cancel the work, unless its instant has come."""
         self._inner.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
-        """Do the work at the present instant, after all that is due now."""
+        """Run the work at the current instant, after all work that is due now."""
         self._inner.call_soon(work)
         self._pump_soon()
 
     def post(self, work: Work) -> None:
-        """Do work that came from outside, now, and after all that came before it."""
+        """Run external work now, after all external work that arrived before."""
         now, due = self.clock(), self._inner.next_later()
         self._posted_at = max(self._posted_at, now if due is None else min(due, now))
         self._inner.call_at(self._posted_at, work)
@@ -85,14 +85,13 @@ class LiveKernel:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no work was asked for yet."""
+        """Whether no work was scheduled yet."""
         return not self._inner.steps and not self._inner.pending()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
-        """Let it be that time by the clock from now on.
+        """Set the clock and its speed.
 
-        What was done is not undone: `now` does not go back. Nor is time that was skipped lived through: what was due
-        in it is done once, now.
+        `now` does not go back, because completed work is not undone. Work that was due in skipped time runs once, now.
         """
         if self.is_unused:
             self._inner = VirtualKernel(instant)
@@ -103,7 +102,7 @@ class LiveKernel:
         self._pump_soon()
 
     def stop(self) -> None:
-        """Do no more work."""
+        """Stop running work."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -114,7 +113,7 @@ class LiveKernel:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Do what is due, a part of it at a time."""
+        """Run a slice of the due work, and schedule the next slice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -123,10 +122,10 @@ class LiveKernel:
         try:
             self._work()
         finally:
-            self._come_back()  # after a defect, too: the loop tells of it, and the platform goes on
+            self._come_back()  # also after an exception: the loop logs it, and the platform continues
 
     def _work(self) -> None:
-        """Do what is due, until it is time to look at the sockets."""
+        """Run due work until the event loop must poll its sockets."""
         inner, end = self._inner, self._loop.time() + BUSY_WITHIN
         until = max(self.clock(), inner.now())
         with rare_collections():
@@ -134,7 +133,7 @@ class LiveKernel:
                 pass
 
     def _come_back(self) -> None:
-        """Come back for what is left when that is due."""
+        """Schedule the next slice for the next due work."""
         self._is_pumping_soon = False
         following = self._inner.next_instant()
         if following is None or (self.stops_at is not None and following > self.stops_at):

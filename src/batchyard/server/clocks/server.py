@@ -1,9 +1,9 @@
-"""The time of an API server, which a platform beside it goes by whatever the clock of its own machine says.
+"""Server clock: keeps the clock of a process at that of the API server, whatever the clock of its own machine.
 
-A server of ours says what time it is there, and how fast that runs. Of any other the header `Date` of its answers tells
-the second (RFC 9110, section 6.6.1). So replicas on machines whose clocks differ agree with each other, and with the
-`creationTimestamp`s of the server. Two answers must agree before a difference counts. Time that controllers have seen
-does not come back: until then the clock is set either way, afterwards only ahead.
+A batchyard server reports its time and speed. Any other server gives the second in the `Date` header of its responses
+(RFC 9110, section 6.6.1). Replicas on machines with clock skew therefore agree with each other, and with the
+`creationTimestamp`s of the server. A difference of dates counts only if two responses agree on it. Time that
+controllers have seen does not go back. Before they run the clock is set either way, afterwards only forward.
 """
 
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import Asking
 from batchyard.server.platform.status_report import PATH as REPORT
 
-#: Where every API server says what it is, to everybody, and by what ours is known.
+#: Every API server reports its version here without authentication. The version of batchyard names it.
 _VERSION: Final = "/version"
 _OURS: Final = "batchyard"
-#: What others answer who is asked for what only ours tells.
+#: The status codes of other servers for the path of the status document.
 _NOT_OURS: Final = (403, 404)
-#: How often one of ours is asked, or one whose answers differ, and how often any other.
+#: The poll interval of a batchyard server or of one whose dates differ, and that of other servers.
 _SOON: Final = 5 * SECOND
 _EVERY: Final = MINUTE
-#: Clocks that differ by less are not set: of ours, and of others, who tell whole seconds.
+#: The tolerated difference from a batchyard server, and from other servers, whose dates are in whole seconds.
 _DIFFERS: Final = SECOND // 20
 _DATES_DIFFER: Final = 2 * SECOND
 
 
 async def is_foreign(wire: Asking) -> bool:
-    """Whether a server says that it is not ours: then it is not asked for what only ours tells."""
+    """Whether a server reports that it is not batchyard. Such a server has no status document."""
     version = await wire.ask(HttpRequest("GET", _VERSION))
     return version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion"))
 
 
 class ServerClock:
-    """Keeps the clock of a kernel; see the module."""
+    """A kernel whose clock follows the clock of an API server."""
 
     def __init__(
         self, kernel: LiveKernel, timers: Kernel, wire: Asking, carrier: Transport, tell: Callable[[str], None]
@@ -48,14 +48,14 @@ class ServerClock:
         self._carrier = carrier
         self._tell = tell
         self._path = REPORT
-        #: By how much a date was ahead of us that differed and still has to be confirmed.
+        #: The last difference of a date that exceeded the tolerance and is not confirmed yet; None without one.
         self._ahead: Duration | None = None
         self._is_told = False
-        #: How fast time runs there.
+        #: How fast the server's time runs.
         self.speed = 1.0
 
     async def set(self) -> None:
-        """Take the server's time, and look again later."""
+        """Set the clock to the server's time, and schedule the next poll."""
         if await is_foreign(self._wire):
             self._path = _VERSION
         wait = await self._look_once()
@@ -76,7 +76,7 @@ class ServerClock:
         self._carrier.send(request, lambda answer: self._look_after(self._heed(answer, asked_at)))
 
     def _heed(self, answer: HttpAnswer, asked_at: Instant) -> Duration:
-        """Set the clock by an answer; how long that is good for."""
+        """Set the clock by a response. Return the time until the next poll."""
         report = decoded(answer.body) if answer.code == 200 else {}
         instant, speed = report.get("instant"), report.get("speed")
         under_way: Duration = (self._timers.now() - asked_at) // 2
@@ -91,7 +91,7 @@ class ServerClock:
         return _SOON
 
     def _heed_date(self, theirs: Instant) -> Duration:
-        """Set the clock to a time that is good to a second, if it differs by more and did so before."""
+        """Set the clock to a date in whole seconds, if two responses confirm a difference. Return the poll interval."""
         ahead, before = theirs - self._kernel.clock(), self._ahead
         if abs(ahead) <= _DATES_DIFFER:
             self._ahead, self._is_told = None, False
@@ -102,7 +102,7 @@ class ServerClock:
         follows = ahead > 0 or self._kernel.is_unused
         if not self._is_told:
             where = "behind" if ahead > 0 else "ahead of"
-            which = "that one counts" if follows else "time does not go back before the next start"
+            which = "following the server's" if follows else "time does not go back before the next start"
             self._tell(f"batchyard: the clock here is {format_age(abs(ahead))} {where} the server's: {which}")
         self._is_told = not follows
         if follows:

@@ -1,4 +1,4 @@
-"""The clock's own time, whatever the time of the platform is: for leases, for waits between tries, for rates."""
+"""Real-time timers, independent of the platform's time: for leases, retry backoff and rate limits."""
 
 import asyncio
 from functools import partial
@@ -9,7 +9,7 @@ from batchyard.server.clocks.wall import wall_clock
 
 
 class RealTime:
-    """A kernel that does its work when the event loop's clock says so. That clock never goes back."""
+    """A kernel that runs its work by the monotonic clock of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -18,28 +18,28 @@ class RealTime:
         self._tickets = 0
 
     def now(self) -> Instant:
-        """The present instant."""
+        """Return the current instant."""
         return self._offset + int(self._loop.time() * SECOND)
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Do the work at an instant."""
+        """Run the work at an instant."""
         self._tickets += 1
         delay = max(0, when - self.now()) / SECOND
         self._waiting[self._tickets] = self._loop.call_later(delay, partial(self._do, self._tickets, work))
         return self._tickets
 
     def cancel(self, ticket: Ticket) -> None:
-        """Do that work no more."""
+        """Cancel the work."""
         handle = self._waiting.pop(ticket, None)
         if handle is not None:
             handle.cancel()
 
     def call_soon(self, work: Work) -> None:
-        """Do the work as soon as what is under way is done."""
+        """Run the work in the next loop iteration."""
         self._loop.call_soon(work)
 
     def stop(self) -> None:
-        """Do nothing of what waits."""
+        """Cancel all scheduled work."""
         for handle in self._waiting.values():
             handle.cancel()
         self._waiting.clear()
@@ -50,7 +50,7 @@ class RealTime:
 
 
 async def passing(duration: Duration) -> None:
-    """Let so much time pass."""
+    """Wait for a duration."""
     loop = asyncio.get_running_loop()
     passed = asyncio.Event()
     handle = loop.call_later(duration / SECOND, passed.set)

@@ -1,4 +1,4 @@
-"""The one place that asks the machine what time it is."""
+"""The machine's clocks; the only module that reads them."""
 
 import time
 
@@ -6,15 +6,15 @@ from batchyard.base.instant import Instant
 
 
 def wall_clock() -> Instant:
-    """The present instant, as the machine has it."""
+    """Return the current instant of the machine's clock."""
     return time.time_ns() // 1000
 
 
 def ticks() -> float:
-    """Seconds since whenever: for how long something took."""
+    """Return seconds since an arbitrary point, to measure durations."""
     return time.perf_counter()
 
 
 def own_cpu() -> float:
-    """CPU seconds that the thread which asks has had, since whenever."""
+    """Return the CPU seconds of the calling thread since an arbitrary point."""
     return time.thread_time()

@@ -1,1 +1,1 @@
-"""Forecasts of a live platform, worked out in forks."""
+"""Forecasts of a running platform, computed in forks of its process."""

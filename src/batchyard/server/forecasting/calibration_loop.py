@@ -1,9 +1,8 @@
-"""What a platform that runs learns from its own forecasts: it asks itself now and then, and sees what comes of it.
+"""Calibration loop: makes periodic forecasts, and corrects later ones by the actual outcomes.
 
-Once somebody has asked when something starts, the platform forecasts the starts of a few of those who wait, every so
-often for a day, in a fork as any question. What became of them is looked up once a minute, and corrects what is told
-next (core/calibration). All of it is kept in one small file; nothing rests on it, so that one that cannot be read is
-begun anew.
+For a day after a user requested a forecast, the platform periodically forecasts the starts of some pending Workloads,
+in a fork. Outcomes are checked once a minute and update the calibration. The calibration is kept in a small file that
+nothing depends on, so an unreadable file is replaced.
 """
 
 import asyncio
@@ -22,26 +21,26 @@ from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
 from batchyard.sim.forecasting.calibration import Calibration, Fate, Sample, fate_of, remembering, settled
 
 _LOG: Final = logging.getLogger("batchyard")
-#: For so long after somebody asked.
+#: How long forecasts for calibration continue after the last request of a user.
 IN_USE: Final[Duration] = 24 * HOUR
 EVERY: Final[Duration] = 30 * MINUTE
-#: Between looks, by the clock on the wall.
+#: The interval between checks, in real time.
 _TICK: Final = 60.0  # seconds
 Clock: TypeAlias = Callable[[], Instant]
 
 
 class Objects(Protocol):
-    """Where the objects are."""
+    """The stored objects."""
 
     def get(self, key: Key) -> Obj | None:
-        """An object, if it is there."""
+        """Return an object, or None."""
 
 
 class Calibrating:
-    """See the module."""
+    """The calibration, its file, and the times of the last request and the last forecasts."""
 
     def __init__(self, path: Path, objects: Objects, clock: Clock, ask: Callable[[], Later]) -> None:
-        """`ask` has samples worked out, as JSON; it may refuse."""
+        """`ask` returns the deferred forecasts as JSON. It may raise Refused."""
         self._path = path
         self._objects = objects
         self._clock = clock
@@ -52,16 +51,16 @@ class Calibrating:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look every minute from now on."""
+        """Check every minute from now on."""
         self._timer = loop.call_later(_TICK, self._tick, loop)
 
     def used(self) -> None:
-        """Somebody asked."""
+        """Record that a user requested a forecast."""
         self._used = self._clock()
         self.look()
 
     def look(self) -> None:
-        """See what became of what was foretold, and foretell anew if it is time."""
+        """Check the outcomes of forecasts, and make new ones if they are due."""
         now = self._clock()
         known = settled(self.calibration, now, self._fate)
         if known != self.calibration:
@@ -73,10 +72,10 @@ class Calibrating:
             try:
                 self._ask().then(self._remember)
             except Refused:
-                _LOG.debug("no forecast to learn from: too many ask")
+                _LOG.debug("no forecast for calibration: too many requests")
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -99,15 +98,15 @@ class Calibrating:
             beside.write_bytes(msgspec.json.encode(known))
             beside.replace(self._path)
         except OSError as error:
-            _LOG.warning("%s: what became of forecasts is not kept: %s", self._path, error)
+            _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
 
 def _read(path: Path) -> Calibration:
-    """What was kept; nothing where there is no such file, or none that can be read."""
+    """Read the calibration; an empty one if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Calibration)
     except FileNotFoundError:
         return Calibration()
     except (OSError, msgspec.MsgspecError) as error:
-        _LOG.error("%s: what became of forecasts is forgotten: %s", path, error)
+        _LOG.error("%s: cannot read the calibration of forecasts; starting over: %s", path, error)
         return Calibration()

@@ -1,7 +1,7 @@
-"""Questions that take seconds, answered by forks of this process.
+"""Queue of questions that take seconds, answered one at a time in forks of this process.
 
-A child (`children.py`) computes one answer, as JSON. One works at a time; others wait in a line that has an end. A
-child that takes too long is killed. An answer holds as long as nothing has changed.
+A child (`http/forked_writes.py`) computes one answer as JSON, and is killed at its time limit. The queue is bounded.
+Answers are cached until the next change of an object.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from batchyard.server.clocks.wall import ticks
 from batchyard.server.http.flow_control import too_many
 from batchyard.server.http.forked_writes import Child, ChildResult
 
-#: Work of a child, in seconds; and how many may wait for it.
+#: The time limit of a child in seconds, and the maximum number of queued questions.
 WITHIN: Final = 30.0
 WAITING_MAX: Final = 16
-#: Digits that an answer begins with.
+#: The length of the status code at the beginning of a child's result.
 _CODE: Final = 3
 _NO_ANSWER: Final = Refused(
     503, "ServiceUnavailable", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
 Told: TypeAlias = Callable[[Response], None]
 Work: TypeAlias = Callable[[], Any]
-"""Answers a question, in a child; Refused where there is no answer."""
+"""Computes an answer in a child. Raises Refused if it has none."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A question with all who wait for its answer."""
+    """A queued question, and the callbacks that wait for its answer."""
 
     question: Hashable
     work: Work
@@ -44,20 +44,20 @@ class _Asked:
 
 
 class Forks:
-    """See the module."""
+    """The queued questions, the running child, and the cached answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
         self._revision = revision
         self._waiting: deque[_Asked] = deque()
         self._child: Child | None = None
-        #: The last answers, and at which revision they were given.
+        #: The cached answers, and their revision.
         self._known: dict[Hashable, Response] = {}
         self._known_at = -1
         self.figures = ForkFigures(ticks, lambda: len(self._waiting))
 
     def ask(self, question: Hashable, work: Work) -> Later:
-        """The answer to a question, by that work; Refused where too many wait."""
+        """Return the deferred answer to a question, computed by `work`. Raises Refused if the queue is full."""
         known = self._known.get(question) if self._known_at == self._revision() else None
         if known is not None:
             response = known
@@ -73,13 +73,13 @@ class Forks:
         return Later(asked.told.append)
 
     def close(self) -> None:
-        """Let a child that works be ended."""
+        """Drop the queue, and kill the running child."""
         self._waiting.clear()
         if self._child is not None:
             self._child.kill()
 
     def _same(self, question: Hashable) -> _Asked | None:
-        """The same question, if it waits already."""
+        """Return the queued entry of the same question, or None."""
         return next((asked for asked in self._waiting if asked.question == question), None)
 
     def _next(self) -> None:
@@ -91,7 +91,7 @@ class Forks:
         self._child = Child(self._loop, partial(_worked_out, asked.work), WITHIN, partial(self._answered, asked))
 
     def _answered(self, asked: _Asked, found: ChildResult) -> None:
-        """Pass on an answer."""
+        """Pass on the result of a child, and cache it."""
         self._child = None
         response = _response(found.sent)
         result = ANSWERED if response.code == 200 else REFUSED if len(found.sent) >= _CODE else FAILED
@@ -111,7 +111,7 @@ class Forks:
 
 
 def _response(answer: bytes) -> Response:
-    """What a child wrote: a code of three digits, and the body; nothing where it was killed, or had a defect."""
+    """Decode the result of a child: a three-digit status code and a body; empty if it was killed or failed."""
     if len(answer) < _CODE:
         return _NO_ANSWER.response()
     return Response(int(answer[:_CODE]), answer[_CODE:])

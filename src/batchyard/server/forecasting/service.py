@@ -1,4 +1,4 @@
-"""What a platform is asked about its future: when something starts, and what a change that is tried would do."""
+"""Forecast service: start times of Workloads, and warnings about the effects of a dry-run change."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,32 +26,32 @@ MaySee: TypeAlias = Callable[[str], bool]
 
 
 class Foresight(NamedTuple):
-    """Who can tell: each is given what lists objects and the time, and whose names may be told."""
+    """The forecast functions. Each gets a lister of objects, the time, and a filter of Workloads that may be named."""
 
-    #: When something starts, by a seed, and by what became of earlier forecasts.
+    #: Forecasts the start of a subject, by a seed and a calibration.
     forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
-    #: Forecasts to learn from.
+    #: Makes forecasts for calibration.
     sample: Callable[[Listed, Instant, Calibration], Sequence[Sample]]
-    #: What a changed object would do.
+    #: Returns warnings about the effects of a changed object.
     warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
 
 
 class Objects(Protocol):
-    """Where the objects are."""
+    """The stored objects."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def get(self, key: Key) -> Obj | None:
-        """An object, if it is there."""
+        """Return an object, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
 
 
 class Futures:
-    """See the module."""
+    """The fork pool, and the calibration of the forecasts."""
 
     def __init__(
         self,
@@ -61,24 +61,24 @@ class Futures:
         loop: asyncio.AbstractEventLoop,
         kept: Path,
     ) -> None:
-        """`kept` is the file of what became of forecasts."""
+        """`kept` is the file of the calibration."""
         self._foresight = foresight
         self._objects = objects
         self._clock = clock
         self._forks = Forks(loop, lambda: objects.revision)
         self._learning = Calibrating(kept, objects, clock, self._sampled)
         self._learning.begin(loop)
-        #: Who decides who may see what; until it is known nobody asks.
+        #: Decides which Workloads a user may see. It is set before requests are served.
         self.authorizer: Authorizer | None = None
 
     def ask(self, question: Question) -> Later:
-        """When something starts."""
+        """Return the deferred forecast of a start."""
         later = self._forks.ask(question, partial(self._forecast, question))
         self._learning.used()
         return later
 
     def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
-        """The answer to a dry run, with what the change would do; as it is where nobody has the time to say."""
+        """Return the response to a dry run with warnings about the change; without them if the queue is full."""
         changed = received(path.info, path.version, answer.body)
         question = (request.user, msgspec.json.encode(changed))
         try:
@@ -89,11 +89,11 @@ class Futures:
 
     @property
     def texts(self) -> Texts:
-        """Figures of the forks."""
+        """Return a function that yields the metrics of the fork pool."""
         return self._forks.figures.texts
 
     def close(self) -> None:
-        """Ask for nothing any more."""
+        """Stop the calibration and the fork pool."""
         self._learning.close()
         self._forks.close()
 
@@ -112,7 +112,7 @@ class Futures:
         return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))
 
     def _may_see(self, asked: Question | Request) -> MaySee:
-        assert self.authorizer is not None, "whoever asks has come through the door"
+        assert self.authorizer is not None, "the authorizer is set before requests are served"
         return partial(may_see_workloads, self.authorizer, asked.user)
 
 

@@ -1,1 +1,1 @@
-"""HTTP: the protocol, its bounds, and how requests are dispatched."""
+"""HTTP server: protocol, parser, limits, flow control, and the dispatch of requests to the API server."""

@@ -1,4 +1,4 @@
-"""The connections there are: how many there may be, and how they end when the platform does."""
+"""Open connections: their limits, the limits of request bodies in memory, timeouts, and shutdown."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,35 +8,35 @@ from typing import Final, Protocol
 from batchyard.base.instant import SECOND
 from batchyard.server.clocks.wall import wall_clock
 
-#: Below the 1,024 open files that a process may commonly have.
+#: Below 1,024, the common limit of open files of a process.
 CONNECTIONS_MAX: Final = 900
-#: Of one certificate, and of all who show none: some are left to others.
+#: Maximum connections of one client certificate, and of all clients without one. The rest remains for other clients.
 CONNECTIONS_OF_ONE_MAX: Final = 600
 #: Connections to ports of pods that are forwarded, each an open file: all, and those of one user.
 PORTS_MAX: Final = 4000
 PORTS_OF_ONE_MAX: Final = 400
-#: Bytes of all bodies that are taken in and not answered yet.
+#: Maximum bytes of all request bodies that are in memory.
 BODIES_MAX: Final = 256 * 1024 * 1024
-#: Of these, the bodies of one user.
+#: Maximum bytes of these for one user.
 BODIES_OF_ONE_MAX: Final = 64 * 1024 * 1024
 
 
 class Ending(Protocol):
-    """A connection, as far as its end goes."""
+    """A connection, for shutdown."""
 
     def end(self) -> None:
-        """End once what is under way is answered."""
+        """Close after the requests in progress are answered."""
 
     def abort(self) -> None:
-        """End now."""
+        """Close now."""
 
     @property
     def peer(self) -> object:
-        """Who is at the other end, as far as the connection itself tells."""
+        """The identity of the client by its certificate."""
 
 
 class Connections:
-    """See the module."""
+    """The open connections, and the bytes of request bodies in memory."""
 
     def __init__(self) -> None:
         self._open: dict[Ending, None] = {}
@@ -48,16 +48,16 @@ class Connections:
         self._date = b""
 
     def enter(self, connection: Ending) -> bool:
-        """Count a connection until it leaves; False where there are too many, or too many of one peer."""
+        """Count a connection until `leave`. Return False if too many are open, in total or of one peer."""
         peer = connection.peer
         alike = sum(1 for each in self._open if each.peer == peer)
         self._open[connection] = None
         return len(self._open) <= CONNECTIONS_MAX and alike < CONNECTIONS_OF_ONE_MAX
 
     def hold(self, holder: str, length: int) -> bool:
-        """Count bytes of bodies that are taken in, or given back; False where there are too many.
+        """Count bytes of request bodies in memory, negative ones on release. Return False if there are too many.
 
-        `holder` is the flow that they belong to; '' is the owner's, which has no bound of its own.
+        `holder` is the user's flow; '' is the owner's, which only has the total limit.
         """
         self._held += length
         of_one = self._held_by.get(holder, 0) + length
@@ -85,13 +85,13 @@ class Connections:
             del self._ports[holder]
 
     def leave(self, connection: Ending) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._open.pop(connection, None)
         if not self._open:
             self._none_left.set()
 
     async def end(self, within: float) -> None:
-        """End all of them; those that take longer than some seconds, at once."""
+        """Close all connections gracefully; abort those that are open after `within` seconds."""
         for connection in list(self._open):
             connection.end()
         if self._open:
@@ -103,7 +103,7 @@ class Connections:
                     connection.abort()
 
     def date(self) -> bytes:
-        """The present time as HTTP has it."""
+        """Return the current time as an HTTP date."""
         second = wall_clock() // SECOND
         if second != self._second:
             self._second, self._date = second, formatdate(second, usegmt=True).encode()
@@ -112,26 +112,26 @@ class Connections:
 
 # --- deadline ---
 #
-# One thing at a time that has to come within a time.
+# A timeout for one awaited thing at a time.
 #
-# What is awaited changes several times with each request, so the timer is let run: when it rings it is looked whether
-# anything is late, and otherwise it is set again.
+# The awaited thing changes several times per request. The timer is therefore not reset each time. When it fires
+# early, it is set again for the current deadline.
 
 
 class Deadline:
-    """What is awaited, and what happens if it does not come."""
+    """The awaited thing, its deadline, and the callback on timeout."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._awaited: tuple[str, int] | None = None
         self._late: Callable[[], object] = _nothing
-        #: By the loop's clock: when what is awaited is late, and when the timer rings.
+        #: By the loop's clock: the deadline, and when the timer fires.
         self._due = 0.0
         self._rings = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, awaited: tuple[str, int], within: float, late: Callable[[], object]) -> None:
-        """Await something, the so-manieth of its kind; it has no more time because it is awaited again."""
+        """Start a timeout. `awaited` is a kind with an ordinal; awaiting the same again does not extend the timeout."""
         if awaited == self._awaited:
             return
         self._awaited, self._late = awaited, late
@@ -140,11 +140,11 @@ class Deadline:
             self._set()
 
     def stop(self) -> None:
-        """Await nothing."""
+        """Stop the timeout."""
         self._awaited = None
 
     def end(self) -> None:
-        """Await nothing any more."""
+        """Stop the timeout for good, and cancel the timer."""
         self._awaited, self._late = None, _nothing
         if self._timer is not None:
             self._timer.cancel()

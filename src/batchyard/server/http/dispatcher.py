@@ -1,4 +1,4 @@
-"""Requests of the wire as work of the platform, and the answers once all they rest on is durable."""
+"""Request dispatcher: runs requests in the platform's thread, and responds once their revision is durable."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.commit_mark import JournalError
 
 Answered: TypeAlias = Callable[[Begun], None]
-"""Takes an answer; the body of a response is bytes by then, or an iterator of them where it is long."""
+"""Receives a response. Its body is bytes, or an iterator of bytes for a long response."""
 _Measured: TypeAlias = tuple[Labels, float]
 _Settle: TypeAlias = Callable[[Begun, _Measured, JournalError | None], None]
 
@@ -30,16 +30,16 @@ _UNKEPT: Final = Refused(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
 )
 _encoder: Final = msgspec.json.Encoder()
-#: Paths of health checks, which are answered before all else.
+#: Paths of health checks, which have priority over all other requests.
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
-#: Seconds that a request is expected to take, and what reading a byte of its body took.
+#: The expected seconds for a request, and the assumed seconds for reading a byte of its body.
 _EXPECTED: Final = 0.0005
 _SECONDS_PER_BYTE: Final = 1e-8
 _LOG: Final = logging.getLogger("batchyard")
 
 
 class _Work(NamedTuple):
-    """A request that waits for its turn."""
+    """A queued request."""
 
     request: Request
     work: Callable[[], None]
@@ -47,27 +47,27 @@ class _Work(NamedTuple):
 
 
 class Guard(Protocol):
-    """What watches over the requests that are answered."""
+    """A watchdog over the request in progress."""
 
     def begin(self, request: Request) -> None:
-        """A request is answered from now on."""
+        """Record that a request is in progress."""
 
     def end(self) -> None:
-        """It is answered no more."""
+        """Record that the request is answered."""
 
 
 class _NoGuard:
-    """Nothing watches over requests."""
+    """A watchdog that does nothing."""
 
     def begin(self, request: Request) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 class Answers:
-    """See the module."""
+    """The queued requests, and the watches and upgraded connections in progress."""
 
     def __init__(
         self,
@@ -87,16 +87,16 @@ class Answers:
         self._load = Load()
         self._queue: FairQueue[_Work] = FairQueue(_EXPECTED)
         self._is_ending = False
-        #: Whose each watch is.
+        #: The user of each watch and upgraded connection.
         self._watching: dict[Ongoing | Conversation, User] = {}
         self._defects = 0
 
     def known(self, request: Request) -> Request:
-        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+        """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
         return self._server.known(request)
 
     def ask(self, request: Request, answered: Answered) -> None:
-        """Answer a request, later; or at once, that there are too many."""
+        """Queue a request; `answered` gets the response. If too many are in progress, it gets a 429 at once."""
         user = request.user
         try:
             if self._is_ending:
@@ -112,16 +112,16 @@ class Answers:
             self._kernel.post(self._next)
 
     def end(self) -> None:
-        """Answer no more requests: those that wait are refused, so that their clients come back."""
+        """Reject new and queued requests, so that their clients retry later."""
         self._is_ending = True
         for work in self._queue.clear():
             self._load.leave(work.request.user)
             work.answered(encoded(too_many().response()))
 
     def _next(self) -> None:
-        """Answer the request whose turn it is."""
+        """Answer the next request in fair order."""
         if not len(self._queue):
-            return  # it was refused, since the platform ends
+            return  # it was rejected at shutdown
         flow, work = self._queue.take()
         began = ticks()
         self._guard.begin(work.request)
@@ -134,11 +134,11 @@ class Answers:
 
     @property
     def watches(self) -> int:
-        """How many answers go on."""
+        """The number of watches and upgraded connections in progress."""
         return len(self._watching)
 
     def leave(self, ongoing: Ongoing | Conversation) -> None:
-        """An answer has nobody any more who listens."""
+        """End a streaming response whose client is gone."""
         if not isinstance(ongoing, Conversation):
             self._commit.leave(ongoing)
             ongoing.end()
@@ -148,7 +148,7 @@ class Answers:
 
     def _work(self, request: Request, began: float, settle: _Settle) -> None:
         answer, measured = self._answer(request), (self._figures.latest, began)
-        if isinstance(answer, Later):  # at once: it may come before the journal is written
+        if isinstance(answer, Later):  # registered now: the response may come before the journal is written
             answer.then(lambda response: self._come(settle, response, measured))
         else:
             self._commit.when_durable(self._revision(), partial(settle, answer, measured))
@@ -164,31 +164,31 @@ class Answers:
         answered(answer if failure is None else encoded(_UNKEPT.response()))
 
     def _come(self, settle: _Settle, response: Response, measured: _Measured) -> None:
-        """Send an answer that was to come later, once all that it is based on is durable."""
+        """Send a deferred response, once the revision that it is based on is durable."""
         self._commit.when_durable(self._revision(), partial(settle, encoded(response), measured))
 
     def _answer(self, request: Request) -> Reply:
-        """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
+        """Answer a request. An exception becomes a 500 response; its traceback is only logged."""
         try:
             answer = self._server.handle(request)
             return _sent(answer, request) if isinstance(answer, Response) else answer
-        except Exception:  # noqa: BLE001 - whatever it is
+        except Exception:  # noqa: BLE001 - becomes a 500 response
             self._defects += 1
             name = f"{self._kernel.clock():x}-{self._defects}"
             _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
-            told = f"Internal error occurred: defect {name}; the log of the server says what it is"
+            told = f"Internal error occurred: defect {name}; see the server log"
             return encoded(Refused(500, "InternalError", told).response())
 
 
 def _sent(response: Response, request: Request) -> Response:
-    """A response with its body as bytes: of what was written those that watches are sent, too."""
+    """Encode a response. The encoding of a written object is shared with the watches that send it."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encoded(response)
     return response._replace(body=shared(response.body) + b"\n")
 
 
 def encoded(response: Response) -> Response:
-    """A response with its body as bytes, or as an iterator of pieces; an object ends with a newline, as in Go."""
+    """Encode the body of a response as bytes, or as an iterator of pieces. Objects end with a newline, as in Go."""
     body = response.body
     if isinstance(body, bytes | Iterator):
         return response

@@ -1,7 +1,7 @@
-"""Objects as JSON, encoded once for all that are sent them: the answer to a write, and every watch.
+"""JSON encoding of objects, cached: the response to a write and all watches share one encoding.
 
-An object that is shown twice is the very same value, since nobody changes one; so it is known by its identity.
-Long lists are encoded piece by piece.
+Objects are immutable, and an object that is shown twice is the same value. The cache is therefore keyed by identity.
+Long lists are encoded in pieces.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ import msgspec
 
 from batchyard.apiserver.content_negotiation import ShownItems
 
-#: So many objects are remembered: few answers and watches are further apart than one transaction.
+#: Maximum cached objects: the response and the watches of an object are rarely further apart than one transaction.
 _REMEMBERED_MAX: Final = 512
-#: Longer texts are not kept.
+#: Maximum length of a cached text.
 _LENGTH_MAX: Final = 64 * 1024
-#: Bytes of a long answer that are encoded and written at once, and items of a list.
+#: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
 PIECE: Final = 256 * 1024
 _ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
@@ -23,7 +23,7 @@ _known: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
 def shared(shown: Any) -> bytes:
-    """A value as JSON; it is never changed again."""
+    """Encode a value that is never changed again, and cache the result."""
     known = _known.get(id(shown))
     if known is not None and known[0] is shown:
         return known[1]
@@ -31,14 +31,14 @@ def shared(shown: Any) -> bytes:
     if len(text) <= _LENGTH_MAX:
         if len(_known) >= _REMEMBERED_MAX:
             _known.clear()
-        _known[id(shown)] = shown, text  # with the value, so that no other has its identity
+        _known[id(shown)] = shown, text  # keeps the value alive, so that its id is not reused
     return text
 
 
 def pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """A value as JSON with a newline, in pieces; a list is converted and encoded as the pieces are taken.
+    """Encode a value as JSON with a final newline, in pieces. List items are converted and encoded lazily.
 
-    A piece is about as long as PIECE, or as the one item that is longer.
+    A piece has about PIECE bytes, or more if a single item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ShownItems)), ("", ()))
     about = _encode({field: value for field, value in body.items() if field != name})

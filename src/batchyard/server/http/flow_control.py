@@ -1,8 +1,8 @@
-"""A queue that shares time between flows: the flow that has used the least time is served first.
+"""Flow control: limits of concurrent requests, fair queueing of requests, and turns of long responses.
 
-It is start-time fair queueing, as in Kubernetes' API Priority and Fairness, with measured seconds instead of seats. A
-flow without requests saves up nothing: it begins where the others are. Urgent items come first.
-Source: k8s.io/apiserver, pkg/util/flowcontrol/fairqueuing.
+The queue is start-time fair queueing as in Kubernetes' API Priority and Fairness, with measured seconds instead of
+seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent items come
+first. Source: k8s.io/apiserver, pkg/util/flowcontrol/fairqueuing.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from batchyard.apiserver.request import Refused
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import ticks
 
-# --- overload ---
+# --- concurrency limits ---
 #
-# How many requests may be under way: beyond that, whoever asks is told to come back.
+# The maximum number of requests in progress; further ones get a 429 with Retry-After.
 #
 # Source: k8s.io/apiserver, pkg/server/filters/maxinflight.go.
 
 
-#: Requests under way: of all, and of one user. A watch is under way until it has begun.
+#: Maximum requests in progress, in total and of one user. A watch counts until it has started.
 ALL_MAX: Final = 800
 USER_MAX: Final = 400
 RETRY_AFTER: Final = 1  # seconds
-#: Watches of one user: of the connections that there may be, some are left to others.
+#: Maximum watches of one user, so that connections remain for other users.
 WATCHES_MAX: Final = 400
 
 
 class Load:
-    """The requests and watches that are under way, of each flow."""
+    """The requests and watches in progress, by flow."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}
@@ -41,9 +41,9 @@ class Load:
         self._all = 0
 
     def enter(self, user: User, *, is_watch: bool = False) -> None:
-        """Count a request until it leaves; Refused where there are too many, or too many of the user's flow.
+        """Count a request until `leave`. Raises Refused if too many are in progress, in total or of the user's flow.
 
-        The owner's requests are counted, and never refused.
+        The owner's requests are counted, but never rejected.
         """
         flow = flow_of(user)
         of_flow = self._by_flow.get(flow, 0)
@@ -56,22 +56,22 @@ class Load:
         self._by_flow[flow] = of_flow + 1
 
     def leave(self, user: User) -> None:
-        """A request of a user is answered."""
+        """Count a request of a user as answered."""
         self._all -= 1
         _take_one(self._by_flow, flow_of(user))
 
     def begin_watch(self, user: User) -> None:
-        """Count a watch of a user until it ends."""
+        """Count a watch of a user until `end_watch`."""
         flow = flow_of(user)
         self._watches[flow] = self._watches.get(flow, 0) + 1
 
     def end_watch(self, user: User) -> None:
-        """A watch of a user has ended."""
+        """Count a watch of a user as ended."""
         _take_one(self._watches, flow_of(user))
 
 
 def too_many() -> Refused:
-    """The refusal of whoever asks too much at once."""
+    """Return the 429 response for too many requests."""
     told = "Too many requests, please try again later."
     return Refused(429, "TooManyRequests", told, {"retryAfterSeconds": RETRY_AFTER})
 
@@ -82,31 +82,31 @@ def _take_one(counts: dict[str, int], user: str) -> None:
         del counts[user]
 
 
-#: Idle flows that are remembered until their time has passed.
+#: Above this number, idle flows whose used time has passed are forgotten.
 _FLOWS_MAX: Final = 1000
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
 class _Flow(Generic[_T]):
-    """The items of a flow, and how much time it has used, in virtual seconds."""
+    """The items of a flow, and the time it has used, in virtual seconds."""
 
     items: deque[_T] = field(default_factory=deque)
     used: float = 0.0
 
 
 class FairQueue(Generic[_T]):
-    """Items by flow."""
+    """The queued items by flow, and the virtual time."""
 
     def __init__(self, expected: float) -> None:
-        """Each item counts as so many seconds until its cost is known."""
+        """`expected` is the cost of an item in seconds, until its measured cost is charged."""
         self._expected = expected
         self._flows: dict[str, _Flow[_T]] = {}
-        #: The flows that have items: what each had used when it was put there, and the order of arrival.
+        #: A heap of the flows with items: their used time when pushed, a sequence number, and their name.
         self._turns: list[tuple[float, int, str]] = []
         self._urgent: deque[_T] = deque()
         self._number = 0
-        #: How much time the flow that was served last had used.
+        #: The virtual time: the used time of the flow that was served last.
         self._now = 0.0
 
     def __len__(self) -> int:
@@ -114,16 +114,16 @@ class FairQueue(Generic[_T]):
 
     @property
     def has_urgent(self) -> bool:
-        """Whether an urgent item waits."""
+        """Whether an urgent item is queued."""
         return bool(self._urgent)
 
     @property
     def has_others(self) -> bool:
-        """Whether an item waits that is not urgent."""
+        """Whether an item is queued that is not urgent."""
         return bool(self._turns)
 
     def waiting(self, name: str) -> int:
-        """How many items of a flow wait."""
+        """Return the number of queued items of a flow."""
         flow = self._flows.get(name)
         return 0 if flow is None else len(flow.items)
 
@@ -141,7 +141,7 @@ class FairQueue(Generic[_T]):
             self._line_up(name, flow)
 
     def take(self) -> tuple[str, _T]:
-        """The next item, and its flow: '' where it is urgent. IndexError if there is none."""
+        """Remove and return the next item and its flow ('' if urgent). IndexError if the queue is empty."""
         if self._urgent:
             return "", self._urgent.popleft()
         while True:
@@ -149,7 +149,7 @@ class FairQueue(Generic[_T]):
             flow = self._flows[name]
             if flow.used <= used:
                 break
-            self._line_up(name, flow)  # its cost became known meanwhile
+            self._line_up(name, flow)  # its cost was charged meanwhile
         self._now = max(self._now, used)
         item = flow.items.popleft()
         flow.used += self._expected
@@ -162,13 +162,13 @@ class FairQueue(Generic[_T]):
         return name, item
 
     def charge(self, name: str, seconds: float) -> None:
-        """Count what an item of a flow took."""
+        """Replace the expected cost of an item by its measured cost."""
         flow = self._flows.get(name)
         if flow is not None:
             flow.used = max(0.0, flow.used + seconds - self._expected)
 
     def clear(self) -> list[_T]:
-        """Remove all items but urgent ones, and return them."""
+        """Remove and return all items except urgent ones."""
         found = [item for flow in self._flows.values() for item in flow.items]
         self._flows.clear()
         self._turns.clear()
@@ -179,7 +179,7 @@ class FairQueue(Generic[_T]):
         heappush(self._turns, (flow.used, self._number, name))
 
     def _forget(self) -> None:
-        """Forget idle flows whose time has passed."""
+        """Forget idle flows whose used time is behind the virtual time."""
         gone = [name for name, flow in self._flows.items() if not flow.items and flow.used <= self._now]
         for name in gone:
             del self._flows[name]
@@ -187,15 +187,15 @@ class FairQueue(Generic[_T]):
 
 # --- turns ---
 #
-# Parts of long answers take turns: one at a time, and between two the event loop looks at its sockets.
+# Parts of long responses take turns: one per iteration of the event loop, so that sockets are polled in between.
 
 
-#: Seconds that a part is expected to take.
+#: The expected seconds for a part.
 _EXPECTED: Final = 0.001
 
 
 class Turns:
-    """The parts that wait for their turn; users share the time by what their parts took before."""
+    """The queued parts of all responses, in fair order by the time that the parts of each user took."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -203,7 +203,7 @@ class Turns:
         self._is_due = False
 
     def of(self, user: User) -> Callable[[Work], None]:
-        """A function that puts parts of a user's answers in the queue."""
+        """Return a function that queues parts of a user's responses."""
         flow, is_urgent = flow_of(user), is_exempt(user)
 
         def take_turn(work: Work) -> None:

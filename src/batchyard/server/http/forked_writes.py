@@ -1,4 +1,4 @@
-"""Large requests, worked out by forks of this process: a few at a time, shared between users by their CPU time."""
+"""Large requests, computed in forks of this process: a few at a time, in fair order by the users' CPU time."""
 
 import asyncio
 import contextlib
@@ -16,23 +16,23 @@ from batchyard.server.http.flow_control import FairQueue, too_many
 
 # --- children ---
 #
-# Work in a fork of this process: it has all objects for nothing, and sends what it found over a pipe.
+# A fork of this process has all objects without copying them, and sends its result over a pipe.
 #
-# A child closes all files but its pipe, and keeps away from threads, sockets and the journal. It does not collect
-# garbage, which would copy all pages. It ends at once, without any of what ends a process in order.
+# A child closes all files except its pipe, and uses no threads, sockets or the journal. It disables the garbage
+# collector, which would copy all pages. It ends by _exit, without the cleanup of a process.
 
 
-#: How much less than others a child is given of the processors.
+#: The nice value of a child.
 _NICE: Final = 10
 _READ: Final = 1 << 16
-#: What the kernel counts memory in.
+#: The unit of ru_maxrss in bytes.
 _MAXRSS: Final = 1024
 ChildWork: TypeAlias = Callable[[], bytes]
-"""Computes what a child sends."""
+"""Computes the result of a child."""
 
 
 class ChildResult(NamedTuple):
-    """What a child sent, nothing where it was killed or has a defect, and what it used."""
+    """The result of a child (empty if it was killed or failed), and its resource usage."""
 
     sent: bytes
     cpu_seconds: float
@@ -45,7 +45,7 @@ class Child:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, done: Callable[[ChildResult], None]
     ) -> None:
-        """Fork; `done` is called with the result, after `within` seconds at the latest: then the child is killed."""
+        """Fork. `done` is called with the result. After `within` seconds the child is killed."""
         self._loop = loop
         self._done = done
         self._sent = bytearray()
@@ -58,12 +58,12 @@ class Child:
         loop.add_reader(self._reading, self._read)
 
     def kill(self) -> None:
-        """Kill the child; its result is empty."""
+        """Kill the child. Its result is empty."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
     def _read(self) -> None:
-        """Take in a part of the result, or its end."""
+        """Read a part of the result, or its end."""
         part = os.read(self._reading, _READ)
         if part:
             self._sent += part
@@ -76,7 +76,7 @@ class Child:
 
 
 def _run(work: ChildWork, writing: int) -> NoReturn:
-    """Do all that a child does."""
+    """Run a child."""
     code = 1
     try:
         gc.disable()
@@ -93,37 +93,37 @@ def _run(work: ChildWork, writing: int) -> NoReturn:
 
 
 def _close_all_but(kept: int) -> None:
-    """Close all files, so that no other process waits for this one to close them."""
+    """Close all other files, so that a peer does not wait for this process to close them."""
     os.closerange(0, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-#: Children of users at a time, and further ones of the owner.
+#: Maximum concurrent children of users, and additional ones of the owner.
 SEATS: Final = 2
 SEATS_OF_OWNER: Final = 1
-#: Requests of one user that may wait, and of all.
+#: Maximum queued requests of one user, and in total.
 WAITING_OF_ONE_MAX: Final = 16
 WAITING_MAX: Final = 128
-#: Seconds that a child has.
+#: The time limit of a child in seconds.
 WITHIN: Final = 20.0
-#: CPU seconds that a child is expected to take, and what a fork takes of this process.
+#: The expected CPU seconds of a child, and the CPU seconds that a fork costs this process.
 _EXPECTED: Final = 0.1
 _FORK: Final = 0.01
 Done: TypeAlias = Callable[[bytes | Refused], None]
 
 
 class _Asked(NamedTuple):
-    """A request that waits for a child."""
+    """A queued request."""
 
     work: Callable[[], bytes]
     done: Done
 
 
 class ForkedWork:
-    """The requests that are worked out, and those that wait."""
+    """The running children and the queued requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, post: Callable[[Work], None]) -> None:
-        """`post` has work done in the platform's thread, in its order."""
+        """`post` runs work in the platform's thread, in its order."""
         self._loop = loop
         self._post = post
         self._waiting: FairQueue[_Asked] = FairQueue(_EXPECTED)
@@ -132,7 +132,7 @@ class ForkedWork:
         self._is_ending = False
 
     def ask(self, user: User, work: Callable[[], bytes], done: Done) -> None:
-        """Have work done in a fork for a user; Refused where too much of it waits."""
+        """Queue work of a user for a fork. Raises Refused if too much is queued."""
         flow, is_urgent = flow_of(user), is_exempt(user)
         is_full = len(self._waiting) >= WAITING_MAX or self._waiting.waiting(flow) >= WAITING_OF_ONE_MAX
         if self._is_ending or (is_full and not is_urgent):
@@ -141,7 +141,7 @@ class ForkedWork:
         self._come_soon()
 
     def close(self) -> None:
-        """End the children, and begin no more."""
+        """Kill the children, and reject the queued requests."""
         self._is_ending = True
         for child in self._children:
             child.kill()
@@ -154,7 +154,7 @@ class ForkedWork:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Fork for the next request, if there is a seat for it; for one only, so that others have turns."""
+        """Fork for the next request, if a slot is free; one per loop iteration, so that other work runs in between."""
         self._is_due = False
         of_owner = sum(self._children.values())
         if self._waiting.has_urgent:
@@ -171,7 +171,7 @@ class ForkedWork:
         self._come_soon()
 
     def _ended(self, child: Child, flow: str, done: Done, found: ChildResult) -> None:
-        """Pass on the result of a child."""
+        """Charge the CPU time of a child, and pass on its result."""
         del self._children[child]
         self._waiting.charge(flow, found.cpu_seconds + _FORK)
         self._post(partial(done, found.sent))

@@ -1,4 +1,4 @@
-"""The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
+"""Request parser of a connection, on httptools: heads and bodies, with size limits."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import httptools
 from batchyard.apiserver.request import SEPARATOR, Refused, Request
 from batchyard.server.http.flow_control import too_many
 
-#: Bytes of a request's line and headers, and of its body.
+#: Maximum bytes of a request line with headers, and of a body.
 HEAD_MAX: Final = 64 * 1024
 BODY_MAX: Final = 3 * 1024 * 1024
 _BAD: Final = (400, "Invalid HTTP request received.")
@@ -21,66 +21,66 @@ _HOST: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class Whole(NamedTuple):
-    """A request that is there as a whole, or why it is not taken."""
+    """A complete request, or the reason to reject it."""
 
     request: Request
     is_last: bool
-    #: Whether its client knows chunks.
+    #: Whether the client supports chunked transfer encoding (HTTP/1.1).
     is_chunked: bool
     refused: Refused | None = None
 
 
 class Taker(Protocol):
-    """Who takes requests."""
+    """The receiver of parsed requests."""
 
     def known(self, request: Request) -> Request:
-        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+        """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
 
     def take(self, whole: Whole) -> None:
-        """Answer a request when its turn comes."""
+        """Receive a complete request; requests are answered in order."""
 
     def refuse(self, code: int, why: str) -> None:
-        """What came is no request; nothing more is read."""
+        """Handle invalid input. Nothing more is parsed."""
 
     def hold(self, length: int) -> bool:
-        """Whether there is room for more of a body; it is held until its request is answered."""
+        """Count bytes of a body until its request is answered. Return False if too many are in memory."""
 
     def invite(self) -> None:
-        """A client waits for leave to send its body."""
+        """Handle a client that waits for 100 Continue."""
 
 
 class Requests:
-    """See the module."""
+    """The parser of a connection, and the request that is being received."""
 
     def __init__(self, taker: Taker) -> None:
-        #: Whom they are told, and the parser, as long as anything is read.
+        #: The receiver of requests and httptools' parser; None after `end`.
         self._taker: Any = taker
-        #: The address they come from.
+        #: The IP address of the client.
         self.source = ""
         self._parser: Any = httptools.HttpRequestParser(self)
-        #: Whether the head that came is read again, as that of a request which asks for no other protocol.
+        #: Whether the current head must be parsed again without its Upgrade header.
         self._is_read_again = False
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
-        #: The request whose body is coming; None before its head is there, and where nobody wants the body.
+        #: The request whose body is being received; None before its head is complete, or if the body is discarded.
         self._coming: Request | None = None
         self._body = bytearray()
         self.is_in_body = False
-        #: Whether nothing more is read.
+        #: Whether nothing more is parsed.
         self.is_over = False
-        #: What follows on a request to speak another protocol.
+        #: The bytes that follow an upgrade request.
         self.rest = b""
         self._is_upgrade = False
-        #: How many have begun.
+        #: The number of requests that have begun.
         self.number = 0
 
     @property
     def is_in_head(self) -> bool:
-        """Whether a head has begun, and not ended."""
+        """Whether a head is incomplete."""
         return self._head_bytes > 0
 
     def feed(self, data: bytes) -> None:
-        """Something came; of a head that does not end no more is taken than fits."""
+        """Parse received bytes, and enforce the size limit of the head."""
         if self.is_over:
             self._keep_rest(data)
             return
@@ -100,12 +100,12 @@ class Requests:
             self._refuse(*_LARGE)
 
     def end(self) -> None:
-        """Read nothing any more: parser and taker are let go, which refer to this."""
+        """Stop parsing, and break the reference cycles with the parser and the receiver."""
         self.is_over = True
         self._parser = self._taker = None
 
     def _keep_rest(self, data: bytes) -> None:
-        """Keep what is sent before it is known whether it is understood; nobody has to send much of that."""
+        """Keep the bytes that a client sends between its upgrade request and the response, up to HEAD_MAX."""
         if self._is_upgrade:
             self.rest += data
             if len(self.rest) > HEAD_MAX:
@@ -113,7 +113,7 @@ class Requests:
                 self._taker.refuse(*_BAD)
 
     def _read_again(self, rest: bytes) -> None:
-        """Read a head anew without its wish for another protocol: for the parser one with that has no body."""
+        """Parse a head again without its Upgrade header: httptools does not parse the body of an upgrade request."""
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
@@ -122,25 +122,25 @@ class Requests:
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
 
     def end_late(self, refused: Refused) -> bool:
-        """Wait for a body no longer; whether anybody is told so."""
+        """Stop waiting for a body that timed out. Return whether the client gets a response."""
         request, self._coming, self.is_over = self._coming, None, True
         if request is not None:
             self._take(request, refused)
         return request is not None
 
-    # --- what the parser tells ---
+    # --- callbacks of httptools ---
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start a request."""
         self.number += 1
         self._url, self._headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
-        """A part of its URL."""
+        """Append a part of the URL."""
         self._url += url
 
     def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
-        """A header; what comes after a body is none."""
+        """Add a header; ignore trailers, which follow a body."""
         if self.is_in_body:
             return
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -148,7 +148,7 @@ class Requests:
         headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
 
     def on_headers_complete(self) -> None:
-        """The head of a request is there as a whole; of those who are not known no body is taken."""
+        """Handle a complete head. If authentication fails, the body is not read."""
         if self.is_over:
             return
         self.is_in_body, self._head_bytes = True, 0
@@ -168,13 +168,13 @@ class Requests:
         try:
             self._coming = self._taker.known(request)
         except Refused:
-            self._take(request)  # where it is refused again, and written down
+            self._take(request)  # the dispatcher rejects it again and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
             self._taker.invite()
 
     def on_body(self, part: bytes) -> None:
-        """A part of its body."""
+        """Append a part of the body."""
         if self._coming is None or self.is_over:
             return
         self._body += part
@@ -185,7 +185,7 @@ class Requests:
             self._refuse_body(too_many())
 
     def on_message_complete(self) -> None:
-        """The request is there as a whole."""
+        """Pass on a complete request."""
         self.is_in_body = False
         if self._is_read_again:
             return
@@ -195,11 +195,11 @@ class Requests:
                 request, self._body = request.saying(bytes(self._body)), bytearray()
             self._take(request)
 
-    # --- what it comes to ---
+    # --- results ---
 
     def _refuse_body(self, refused: Refused) -> None:
         request, self._coming, self._body = self._coming, None, bytearray()
-        assert request is not None, "a body is of a request"
+        assert request is not None, "a body belongs to a request"
         self._take(request, refused)
 
     def _take(self, request: Request, refused: Refused | None = None) -> None:
@@ -212,7 +212,7 @@ class Requests:
             self._taker.refuse(code, why)
 
     def _host_problem(self) -> str:
-        """Return the problem of the header Host, which HTTP/1.1 requires; '' if there is none."""
+        """Return the fault of the Host header, which HTTP/1.1 requires; '' if it is valid."""
         host = self._headers.get("host")
         if host is None:
             is_needed = self._parser.get_http_version() == "1.1"
@@ -222,11 +222,11 @@ class Requests:
         return "" if _HOST.fullmatch(host) else "malformed Host header"
 
     def _request(self) -> Request | None:
-        """The request without its body; None if it is none."""
+        """Return the request without its body; None if its URL is invalid."""
         try:
-            url: Any = httptools.parse_url(self._url)  # where there is no path or query, its type says there is
+            url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
             path = unquote(url.path.decode("ascii"))
-            if url.host is not None:  # it counts, whatever the header says (RFC 9112, 3.2.2)
+            if url.host is not None:  # it overrides the header (RFC 9112, 3.2.2)
                 self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
@@ -243,6 +243,6 @@ def _has_body(headers: Mapping[str, str]) -> bool:
 
 
 def _authority(host: str, port: int | None) -> str:
-    """A host and a port as the header names them."""
+    """Format a host and port as a Host header."""
     named = f"[{host}]" if ":" in host else host
     return named if port is None else f"{named}:{port}"

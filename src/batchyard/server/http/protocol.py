@@ -1,7 +1,7 @@
-"""HTTP/1.1 on a connection: its requests are answered one after the other, in the order in which they came.
+"""HTTP/1.1 protocol of a connection: its requests are answered in order, one at a time.
 
-No logic beyond translation, and bounds in time. There is no task and no ASGI between a connection and the platform:
-docs/decisions/0020-the-wire.md says why.
+It only translates, and enforces timeouts. Neither a task nor ASGI is between a connection and the platform; the
+reasons are in docs/decisions/0020-the-wire.md.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from batchyard.server.http.tls import Peer, peer_of
 from batchyard.server.streaming.dispatch import converse, switched
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 
-#: Whoever comes over a wire without TLS, which only the owner may open.
+#: The user of connections without TLS, which only the owner may enable.
 OWNER: Final = of_certificate("admin", (MASTERS,))
-#: Seconds in which a head has to come, a body, an answer be taken, and the next request come.
+#: Timeouts in seconds: for the head of a request, its body, the client reading a response, and an idle connection.
 HEAD_WITHIN: Final = 15
 BODY_WITHIN: Final = 30
 TAKEN_WITHIN: Final = 60
 IDLE_WITHIN: Final = 60
-#: Letters of a warning, and of all warnings, as upstream cuts them: clients bound the headers that they take.
+#: Maximum characters of a warning and of all warnings, truncated as upstream does: clients limit header sizes.
 WARNING_MAX: Final = 256
 WARNINGS_MAX: Final = 4096
 _AT_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
@@ -43,7 +43,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnection(asyncio.Protocol):
-    """See the module."""
+    """The queued requests of a connection, the response in progress, and the timeout in effect."""
 
     def __init__(self, answers: Answers, connections: Connections, turns: Turns, *, is_secure: bool) -> None:
         self._answers = answers
@@ -53,25 +53,25 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop)
         self._transport: Any = None
-        #: Whom a certificate names.
+        #: The user of the client certificate; None without one.
         self.peer: Peer | None = None
         self._waiting: deque[Whole] = deque()
         self._answering: Whole | None = None
         self._stream: Stream | None = None
         self._is_lost = False
         self._is_paused = False
-        #: How many bytes of bodies it holds, by the flow that they belong to.
+        #: The bytes of request bodies in memory, by flow.
         self._held: dict[str, int] = {}
         self._holder = ""
-        #: Whether the client takes what is written.
+        #: Whether the client reads the responses; False while the write buffer is full.
         self.takes = True
 
-    # --- what the event loop tells ---
+    # --- callbacks of the event loop ---
 
     def connection_made(self, transport: Any) -> None:
-        """A connection is there, its handshake done."""
+        """Start serving a connection whose TLS handshake is complete."""
         self._transport = transport
-        self._requests = Requests(self)  # not before: where the handshake fails nobody tells of an end
+        self._requests = Requests(self)  # not before: a failed handshake has no connection_lost
         self.peer, self._requests.source = _client_of(transport)
         if not self._connections.enter(self):
             self._requests.is_over = True
@@ -79,16 +79,16 @@ class HttpConnection(asyncio.Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Release everything that belongs to the connection."""
         self._connections.leave(self)
         self._deadline.end()
         self._requests.end()
         self._release()
         self.eof_received()
-        self._transport = _GONE  # so that none of them is left for whoever looks for garbage in cycles
+        self._transport = _GONE  # breaks the reference cycle with the transport
 
     def eof_received(self) -> None:
-        """Whoever says no more hears no more: the connection closes now."""
+        """Close now: a client that half-closes the connection gets no further responses."""
         self._is_lost = True
         self._waiting.clear()
         if self._stream is not None:
@@ -97,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
+        """Parse received bytes."""
         self._requests.feed(data)
         if self._requests.is_over and not self._is_busy:
             self._transport.close()
@@ -105,22 +105,22 @@ class HttpConnection(asyncio.Protocol):
         self._wait()
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent."""
+        """Stop writing: the write buffer is full because the client does not read."""
         self.takes = False
         self._wait()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Continue writing."""
         self.takes = True
         if self._stream is not None:
             self._stream.tell()
         self._go_on()
         self._wait()
 
-    # --- what its requests tell ---
+    # --- callbacks of the parser ---
 
     def known(self, request: Request) -> Request:
-        """The request with the user who makes it; Refused where nobody is known."""
+        """Return the request with its authenticated user. Raises Refused if authentication fails."""
         if not self._is_secure:
             _check_local(request)
         known = self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
@@ -128,12 +128,12 @@ class HttpConnection(asyncio.Protocol):
         return known
 
     def take(self, whole: Whole) -> None:
-        """Answer a request when its turn comes."""
+        """Queue a request; requests are answered in order."""
         self._waiting.append(whole)
         self._go_on()
 
     def refuse(self, code: int, why: str) -> None:
-        """Say that what came is no request that is taken, and end."""
+        """Reject input that is not a valid request, and close the connection."""
         self._waiting.clear()
         if self._answering is None:
             framing, answer = b"\r\ncontent-length: %d" % len(why), Response(code, why, content_type=_TEXT)
@@ -142,25 +142,25 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def hold(self, length: int) -> bool:
-        """Hold a part of a body until its request is answered; False where too many bytes are held."""
+        """Count bytes of a body until its request is answered. Return False if too many are in memory."""
         self._held[self._holder] = self._held.get(self._holder, 0) + length
         return self._connections.hold(self._holder, length)
 
     def invite(self) -> None:
-        """Give leave to send a body; while another request is answered nobody waits for it to be said."""
+        """Send 100 Continue, unless another request is being answered: the client then sends the body without it."""
         if not self._is_busy:
             self._transport.write(_CONTINUE)
 
-    # --- answers ---
+    # --- responses ---
 
     def write_part(self, part: bytes) -> None:
-        """Write a part of an answer that has no end yet."""
-        assert self._answering is not None, "a part is one of an answer"
+        """Write a part of a streaming response."""
+        assert self._answering is not None, "a part belongs to a response"
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._answering.is_chunked else part)
 
     def end_parts(self) -> None:
-        """That was the last part."""
-        assert self._answering is not None, "a part is one of an answer"
+        """End a streaming response."""
+        assert self._answering is not None, "a part belongs to a response"
         if self._stream is not None:
             self._answers.leave(self._stream.ongoing)
             self._stream = None
@@ -169,14 +169,14 @@ class HttpConnection(asyncio.Protocol):
         self._end_answer()
 
     def end(self) -> None:
-        """End once what is under way is answered."""
+        """Close the connection after the requests in progress are answered."""
         self._requests.is_over = True
         if not self._is_busy:
             self._transport.close()
             self._wait()
 
     def abort(self) -> None:
-        """End now."""
+        """Close the connection now."""
         self._transport.abort()
 
     @property
@@ -184,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
         return self._answering is not None or bool(self._waiting)
 
     def _go_on(self) -> None:
-        """Answer the next request, if its turn has come."""
+        """Start answering the next request, unless one is in progress or the client does not read."""
         if self._answering is not None or not self._waiting or not self.takes or self._is_lost:
             return
         self._answering = whole = self._waiting.popleft()
@@ -195,13 +195,13 @@ class HttpConnection(asyncio.Protocol):
             self._answered(encoded(whole.refused.response()))
 
     def _answered(self, answer: Begun) -> None:
-        """Write an answer, or begin a stream."""
+        """Write a response, or start a stream."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(answer, Response):
                 self._answers.leave(answer)
             return
         whole = self._answering
-        assert whole is not None, "an answer is one to a request"
+        assert whole is not None, "a response belongs to a request"
         if isinstance(answer, Conversation):
             self._hand_over(answer, whole)
             return
@@ -222,7 +222,7 @@ class HttpConnection(asyncio.Protocol):
             self._stream_parts(Pieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), whole)
 
     def _begin(self, ongoing: Ongoing, answer: Response, whole: Whole) -> None:
-        """Begin a stream; where it cannot be framed the end of the connection is its end."""
+        """Start a streaming response. HTTP/1.0 has no chunked encoding, so there it ends with the connection."""
         framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
         self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
         self._transport.write(_head(answer, self._connections.date(), framing, is_last=self._answering.is_last))
@@ -237,7 +237,7 @@ class HttpConnection(asyncio.Protocol):
         self._stream.tell()
 
     def _hand_over(self, answer: Conversation, whole: Whole) -> None:
-        """HTTP loses its connection to what is spoken on it from now on."""
+        """Hand the connection over to the upgraded protocol."""
         self._pause(paused=False)
         transport, rest, connections, user = self._transport, self._requests.rest, self._connections, whole.request.user
         self.connection_lost(None)
@@ -246,7 +246,7 @@ class HttpConnection(asyncio.Protocol):
         converse(answer, upgraded, rest, partial(self._answers.leave, answer))
 
     def _release(self) -> None:
-        """Hold no bodies any more."""
+        """Release the bodies of the answered request."""
         for holder, length in self._held.items():
             self._connections.hold(holder, -length)
         self._held.clear()
@@ -256,7 +256,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _end_answer(self) -> None:
         whole, self._answering = self._answering, None
-        assert whole is not None, "what ends has begun"
+        assert whole is not None, "a response was in progress"
         self._release()
         if self._is_last(whole):
             self._requests.is_over = True
@@ -269,13 +269,13 @@ class HttpConnection(asyncio.Protocol):
         self._wait()
 
     def _pause(self, *, paused: bool) -> None:
-        """Take nothing more from the client while requests wait."""
+        """Pause reading while requests are queued."""
         if paused != self._is_paused and not self._is_lost:
             self._is_paused = paused
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     def _wait(self) -> None:
-        """Wait for what is to come next, as long as it may take."""
+        """Set the timeout for what the connection waits for next."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
         number = requests.number
         if self._is_lost:
@@ -295,27 +295,27 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _client_of(transport: asyncio.BaseTransport) -> tuple[Peer | None, str]:
-    """Return whom the client's certificate names, None without one, and its IP address, '' if it has none."""
+    """Return the user of the client certificate, or None, and the IP address of the client, or ''."""
     certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
     return peer_of(certificate) if certificate else None, str(address[0]) if address else ""
 
 
 class _Gone:
-    """The transport of a connection that is lost."""
+    """The transport of a lost connection."""
 
     def is_closing(self) -> bool:
-        """Nothing is written any more."""
+        """Return True: nothing can be written."""
         return True
 
     def abort(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: the connection is already closed."""
 
 
 _GONE: Final = _Gone()
 
 
 def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
-    """The head of an answer; `framing` says how its end is known."""
+    """Encode the head of a response; `framing` is the header line that determines the length of the body."""
     lines = [_LINES[response.code], b"date: ", date, b"\r\ncontent-type: ", response.content_type.encode(), framing]
     if response.retry_after is not None:
         lines.append(b"\r\nretry-after: %d" % response.retry_after)
@@ -337,7 +337,7 @@ def _holder_of(user: User) -> str:
 
 
 def _quoted(warnings: Sequence[str]) -> Iterator[str]:
-    """Warnings as the texts of headers: those that fit, and of a long one its beginning."""
+    """Yield warnings as quoted header values, truncated to the limits."""
     left = WARNINGS_MAX
     for warning in warnings:
         text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
@@ -348,9 +348,9 @@ def _quoted(warnings: Sequence[str]) -> Iterator[str]:
 
 
 def _check_local(request: Request) -> None:
-    """Refused where a request may come from a page in the owner's browser, which needs no credentials without TLS.
+    """Reject requests that may come from a web page in the owner's browser: without TLS they need no credentials.
 
-    A page elsewhere is told of, and a host of another name may have been made to point here.
+    Browsers send `Origin` for pages of other sites. A foreign `Host` may be DNS rebinding. Raises Refused.
     """
     if not _AT_LOOPBACK.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
         raise Refused(403, "Forbidden", "without TLS only programs on this machine are served, at its loopback")

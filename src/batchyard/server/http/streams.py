@@ -1,4 +1,4 @@
-"""An answer that goes on, on a connection: it is written as it comes, until its client goes or its time is over."""
+"""Streaming responses: parts are written as they arise, until the client disconnects or the timeout expires."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -13,36 +13,36 @@ from batchyard.apiserver.responses import Ongoing
 from batchyard.server.http.encoding import PIECE, shared
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
-#: How long before a watch ends its client is told how far it has come. Source: k8s.io/apiserver,
+#: How many seconds before the end of a watch its client gets a bookmark. Source: k8s.io/apiserver,
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
-_LASTS: Final = 1800.0  # seconds, where a request says nothing
-#: An event of a watch tells its type and its object, in this order.
+_LASTS: Final = 1800.0  # seconds, the default timeout
+#: The number of fields of a watch event: its type and its object, in this order.
 _EVENT_SIZE: Final = 2
 _encode = msgspec.json.Encoder().encode
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
-"""Calls a function soon, once others had their turn."""
+"""Calls a function later, after other responses had their turn."""
 
 
 class Sink(Protocol):
-    """Where a stream goes."""
+    """The connection that a stream writes to."""
 
     @property
     def takes(self) -> bool:
-        """Whether it takes more now; `tell` is called when it does again."""
+        """Whether more can be written now. When that becomes true, the stream is notified."""
 
     def write_part(self, part: bytes) -> None:
-        """Take a part of the answer."""
+        """Write a part of the response."""
 
     def end_parts(self) -> None:
-        """That was the last one."""
+        """End the response."""
 
     def abort(self) -> None:
-        """There is a part that cannot be had."""
+        """Close the connection, because a part could not be produced."""
 
 
 class Stream:
-    """See the module."""
+    """A streaming response on a connection, with its timers and the parts that are not written yet."""
 
     def __init__(
         self, ongoing: Ongoing, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop, take_turn: TakeTurn
@@ -53,14 +53,14 @@ class Stream:
         self._take_turn = take_turn
         self._timed = [loop.call_later(after, then) for after, then in _timed(ongoing, request)]
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
-        #: What was taken and is not written yet; None where nothing is.
+        #: The parts that are taken but not written yet; None if there are none.
         self._waiting: Iterator[Any] | None = None
         self._has_turn = False
         self._is_stopped = False
         ongoing.on_news = self.tell
 
     def tell(self) -> None:
-        """Write what waits, if it is taken."""
+        """Write the next part, if the connection accepts it."""
         if not self._sink.takes or self._has_turn or self._is_stopped:
             return
         if self._waiting is None and (taken := self.ongoing.take()):
@@ -84,7 +84,7 @@ class Stream:
         self.tell()
 
     def _next_part(self, waiting: Iterator[Any]) -> bytes:
-        """Some of what waits, so that others have their turn while the rest does."""
+        """Encode up to PIECE bytes of the waiting parts, so that other responses get a turn in between."""
         lines: list[bytes] = []
         length = 0
         for each in waiting:
@@ -97,7 +97,7 @@ class Stream:
         return b"".join(lines)
 
     def stop(self) -> None:
-        """Write nothing any more."""
+        """Stop writing, and cancel the timers."""
         self._is_stopped = True
         self.ongoing.on_news = _nobody
         for call in (*self._timed, self._mark):
@@ -109,26 +109,26 @@ class Stream:
 
 
 class Pieces:
-    """A response in pieces, as a stream."""
+    """A long response in pieces, as a stream."""
 
     times_out: Final = False
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self.content_type = ""  # its head is written before
+        self.content_type = ""  # unused: the head is already written
         self.is_over = False
         self.on_news: Callable[[], None] = _nobody
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """All pieces, each encoded when it is read; asked for once."""
+        """Return all pieces, each encoded when it is read. Called once."""
         self.is_over = True
         return self._pieces
 
     def mark(self) -> None:
-        """Nothing is to be told."""
+        """Do nothing: a response has no bookmarks."""
 
     def end(self) -> None:
-        """It ends with its last piece."""
+        """Do nothing: it ends with its last piece."""
 
 
 def _line(part: Any) -> bytes:
@@ -140,7 +140,7 @@ def _line(part: Any) -> bytes:
 
 
 def _timed(ongoing: Ongoing, request: Request) -> Iterator[tuple[float, Callable[[], None]]]:
-    """What is done with it, and after how many seconds; a time that is over already is over now."""
+    """Yield the actions of a stream, with their delays in seconds: the last bookmark, and the end."""
     if not ongoing.times_out:
         return
     lasts = float(timeout_of(request)) or _LASTS

@@ -1,4 +1,4 @@
-"""TLS: the server's side of it, and whom a client's certificate names."""
+"""Server-side TLS, and users of client certificates."""
 
 import ssl
 from typing import Any, Final, NamedTuple
@@ -7,25 +7,25 @@ from batchyard.apiserver.auth.authentication import ANONYMOUS, User, of_certific
 from batchyard.base.instant import SECOND, Instant
 from batchyard.server.clocks.wall import wall_clock
 
-#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME. With it a certificate out of its time is seen, and answered 401; a handshake
-#: that just fails says nothing, and a connection that is kept would outlive the certificate it began with.
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME. Expiry is checked for each request and answered with 401: a failed handshake
+#: gives no reason, and a kept-alive connection would outlive its certificate.
 _TIME_IS_CHECKED_HERE: Final = ssl.VerifyFlags(0x200000)
 
 
 class Peer(NamedTuple):
-    """Whom a client's certificate names, as Kubernetes reads certificates, and when it is good."""
+    """The user of a client certificate, as Kubernetes maps it, and the validity period."""
 
     user: User
     begins: Instant
     ends: Instant
 
     def now(self) -> User:
-        """The user, while the certificate is good."""
+        """Return the user while the certificate is valid, else the anonymous user."""
         return self.user if self.begins <= wall_clock() <= self.ends else ANONYMOUS
 
 
 def server_context(server: str, authority: str) -> ssl.SSLContext:
-    """TLS with the certificate and key of a file, that asks clients for certificates of an authority."""
+    """Return a TLS context with the certificate and key of a file. It requests client certificates of an authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(server)
@@ -36,7 +36,7 @@ def server_context(server: str, authority: str) -> ssl.SSLContext:
 
 
 def peer_of(certificate: dict[str, Any]) -> Peer | None:
-    """Common name and organizations of a certificate that an authority has signed; None without a name."""
+    """Return the user of a verified certificate, by its common name and organizations; None without a common name."""
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     name = next((value for kind, value in names if kind == "commonName"), "")
     if not name:

@@ -1,4 +1,4 @@
-"""The platform's side of its guard (`shim/guard.py`): it writes down that its thread goes on, and what it does."""
+"""Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it."""
 
 import asyncio
 import faulthandler
@@ -20,12 +20,12 @@ from batchyard.shim.guard import LAYOUT, SIZE
 
 _MODULE: Final = "batchyard.shim.guard"
 _BEATS_EVERY: Final = 0.25  # seconds
-#: Bytes of a request as the guard names it.
+#: Maximum bytes of the description of a request.
 _NAMED_MAX: Final = 512
 
 
 class LoopGuard:
-    """A guard that runs."""
+    """A running watchdog process, and the memory shared with it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
@@ -40,7 +40,7 @@ class LoopGuard:
         self._note(ticks(), 0.0, b"")
         files = (reading, memory, self._stacks, *(each.fileno() for each in listeners))
         names = (str(os.getpid()), *map(str, files[:3]), _form(), "" if certificate is None else str(certificate))
-        self._process = subprocess.Popen(  # noqa: S603 - our own command
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
             [sys.executable, "-I", "-m", _MODULE, *names, *map(str, files[3:])],
             stdin=subprocess.DEVNULL,
             pass_fds=files,
@@ -51,21 +51,21 @@ class LoopGuard:
 
     @property
     def pid(self) -> int:
-        """The guard's process."""
+        """The pid of the watchdog process."""
         return self._process.pid
 
     def begin(self, request: Request) -> None:
-        """A request is answered from now on."""
+        """Record the request in progress."""
         named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
         began = ticks()
         self._note(began, began, named)
 
     def end(self) -> None:
-        """It is answered no more."""
+        """Record that no request is in progress."""
         self._note(ticks(), 0.0, b"")
 
     def close(self) -> None:
-        """End the guard."""
+        """Kill the watchdog process."""
         self._timer.cancel()
         faulthandler.unregister(signal.SIGUSR2)
         self._process.kill()
@@ -83,6 +83,6 @@ class LoopGuard:
 
 
 def _form() -> str:
-    """The form of this process's logs."""
+    """Return the log format of this process."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonLines) for handler in handlers) else "text"

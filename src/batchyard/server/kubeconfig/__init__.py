@@ -1,1 +1,1 @@
-"""How an API server elsewhere is reached: kubeconfig files and their credentials."""
+"""Access to a remote API server: kubeconfig files, in-cluster configuration, and credential plugins."""

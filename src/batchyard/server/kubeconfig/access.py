@@ -1,4 +1,4 @@
-"""An API server and what we show it. Apart from what reads kubeconfigs, which takes long to load."""
+"""Address and credentials of an API server, separate from the kubeconfig loader, whose libraries load slowly."""
 
 import base64
 import ssl
@@ -11,43 +11,43 @@ import yaml
 
 from batchyard.server.platform.data_dir import KUBECONFIG, Process
 
-_ANEW: Final = "end the platform and start it again, which writes it anew"
+_ANEW: Final = "restart the platform to write a new one"
 
 
 class KubeconfigError(Exception):
-    """The kubeconfig cannot be used; says why and what to do."""
+    """The kubeconfig cannot be used. The message says why and what to do."""
 
 
 class Source(NamedTuple):
-    """Which kubeconfig, or several as the variable KUBECONFIG has them; '' for what is found. And which context."""
+    """A kubeconfig, or several as in the variable KUBECONFIG, and a context; '' for the defaults."""
 
     kubeconfig: str = ""
     context: str = ""
 
 
 class Access(NamedTuple):
-    """An API server, and what we show it."""
+    """The address of an API server, and the credentials for it."""
 
     url: str
     tls: ssl.SSLContext | bool
-    #: The header `authorization`; '' where a certificate is enough.
+    #: The Authorization header; '' for a client certificate.
     authorization: str
     proxy: str | None
-    #: The name that its certificate is to have; '' for that of its address.
+    #: The expected name in the server's certificate; '' for that of its address.
     server_name: str
     namespace: str
-    #: Further headers, each as often as it is there: as whom we ask, where that is another than who we are.
+    #: Further headers, which may repeat: for impersonation.
     headers: Sequence[tuple[str, str]] = ()
 
 
 def access_of_owner(running: Process, folder: Path) -> Access:
-    """What reaches the platform of a data directory as its owner."""
+    """Return the owner's access to the platform of a data directory."""
     tls = tls_of_owner(folder) if running.url.startswith("https:") else True
     return Access(running.url, tls, "", None, "", "default")
 
 
 def tls_of_owner(folder: Path) -> ssl.SSLContext:
-    """TLS with what the kubeconfig of a data directory holds; KubeconfigError where it is not as it was written."""
+    """Return a TLS context with the credentials of a data directory's kubeconfig. KubeconfigError if it is damaged."""
     path = folder / KUBECONFIG
     try:
         config = yaml.safe_load(path.read_text("utf-8"))

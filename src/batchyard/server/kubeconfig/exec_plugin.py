@@ -1,7 +1,6 @@
-"""Programs that a kubeconfig has run for credentials. Source: client-go, plugin/pkg/client/auth/exec.
+"""Credential plugins of kubeconfigs (`exec`). Source: client-go, plugin/pkg/client/auth/exec.
 
-What a program tells people goes where we tell them ourselves; what it is asked, and what it answers, is an
-ExecCredential.
+The plugin's standard error is passed through to the user. Its input and output are ExecCredential objects.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-#: Of a cluster, what a program may be told of it; its certificates are told as they are.
+#: The fields of a cluster that a plugin receives.
 _OF_CLUSTER: Final = (
     *("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression"),
     "certificate-authority-data",
 )
-#: The extension of a cluster that is meant for such programs.
+#: The cluster extension for plugins.
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """What a program gives, as a user of a kubeconfig has it; ValueError or OSError where it gives nothing."""
+    """Run a plugin, and return its credentials as fields of a kubeconfig user. ValueError or OSError if it fails."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the exec of its user needs an apiVersion and a command")
     command = [str(each) for each in (plugin["command"], *(plugin.get("args") or ()))]
@@ -39,7 +38,7 @@ async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[s
     try:
         answer, _ = await process.communicate()
     finally:
-        if process.returncode is None:  # nobody waits for it any more
+        if process.returncode is None:  # cancelled
             process.kill()
             await process.wait()
     if process.returncode:
@@ -48,12 +47,12 @@ async def credentials_from(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[s
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
-    """Whether somebody can be asked who may be."""
+    """Whether the plugin may prompt the user, and there is a terminal to do so."""
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 
 def _asked(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a program is told of its task."""
+    """Return the ExecCredential that is the plugin's input."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
         told = {field: cluster[field] for field in _OF_CLUSTER if cluster.get(field)}
@@ -73,7 +72,7 @@ def _credentials(answer: bytes, version: str, command: str) -> Mapping[str, str]
     if not isinstance(found, dict) or found.get("kind") != "ExecCredential":
         raise ValueError(f"exec: {command} did not print an ExecCredential")
     if found.get("apiVersion") != version:
-        raise ValueError(f"exec: {command} answered in {found.get('apiVersion')}, and was asked in {version}")
+        raise ValueError(f"exec: {command} answered with apiVersion {found.get('apiVersion')} instead of {version}")
     status = found.get("status")
     said = status if isinstance(status, dict) else {}
     token, certificate, key = (said.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))

@@ -1,7 +1,7 @@
-"""Where an API server is and who we are to it: a kubeconfig, or what a pod of the cluster finds.
+"""Loads a kubeconfig, or the in-cluster configuration of a pod.
 
-What its files say together is found out here, and what its plugins and token files hold; kubernetes-asyncio makes
-access of that (certificates, OIDC). It is asked again when the server says that a credential is good no more.
+This module merges kubeconfig files, runs credential plugins and reads token files; kubernetes-asyncio turns the result
+into credentials (certificates, OIDC). It is called again when the server rejects the credentials.
 """
 
 import os
@@ -20,24 +20,23 @@ from batchyard.server.kubeconfig.exec_plugin import credentials_from
 
 # --- kubeconfig files ---
 #
-# What kubeconfigs say, one or several of them, and what they name for a context.
+# Merging of several kubeconfigs, and the cluster and user of a context.
 #
-# Of several files the first that names something counts; what is missing or empty says nothing. A path is relative to
-# the
-# folder of the file it stands in. Source: client-go, tools/clientcmd/loader.go.
+# The first file that defines a name counts; missing or empty files are ignored. A path is relative to the folder of its
+# file. Source: client-go, tools/clientcmd/loader.go.
 
 
-#: By list, what each entry of it holds.
+#: The field that holds the value of an entry, by list.
 _HOLDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class FaultError(ValueError):
-    """What is wrong with a kubeconfig."""
+    """A kubeconfig is invalid."""
 
 
 class Chosen(NamedTuple):
-    """What there is for a context."""
+    """The cluster and user of a context, and its namespace."""
 
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
@@ -45,7 +44,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(files: str, context: str) -> Chosen:
-    """What files, as KUBECONFIG names them, have for a context, '' for the present one; FaultError if they lack it."""
+    """Return the cluster and user of a context ('' for the current one). FaultError if the files lack them."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _HOLDS}
     present = ""
     for path in _existing(files):
@@ -56,16 +55,16 @@ def chosen(files: str, context: str) -> Chosen:
                 found[kind].setdefault(name, _absolute(value, path))
     name = context or present
     if not name:
-        raise FaultError("it says no current-context")
+        raise FaultError("it sets no current-context")
     named = found["contexts"].get(name)
     if named is None:
         known = ", ".join(map(repr, found["contexts"])) or "none"
         raise FaultError(f"it has no context {name!r}; it has {known}")
     cluster, user = named.get("cluster") or "", named.get("user") or ""
     if cluster not in found["clusters"]:
-        raise FaultError(f"its context {name!r} names a cluster that is not in it: {cluster!r}")
+        raise FaultError(f"its context {name!r} refers to a missing cluster: {cluster!r}")
     if user and user not in found["users"]:
-        raise FaultError(f"its context {name!r} names a user who is not in it: {user!r}")
+        raise FaultError(f"its context {name!r} refers to a missing user: {user!r}")
     namespace: str = named.get("namespace") or "default"
     return Chosen(found["clusters"][cluster], found["users"].get(user) or {}, namespace)
 
@@ -74,7 +73,7 @@ def _existing(files: str) -> list[Path]:
     paths = [Path(each).expanduser() for each in files.split(os.pathsep) if each]
     existing = [path for path in paths if path.is_file()]
     if not existing:
-        raise FileNotFoundError("there is no such file")
+        raise FileNotFoundError("no such file")
     return existing
 
 
@@ -83,23 +82,23 @@ def _read(path: Path) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, dict) or not isinstance(config.get("current-context") or "", str):
-        raise FaultError(f"{path} is no kubeconfig")
+        raise FaultError(f"{path} is not a kubeconfig")
     return config
 
 
 def _entries(config: Mapping[str, Any], kind: str, held: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     entries = config.get(kind) or []
     if not isinstance(entries, list):
-        raise FaultError(f"its {kind} are no list")
+        raise FaultError(f"its {kind} are not a list")
     for entry in entries:
         value = (entry.get(held) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
-            raise FaultError(f"its {kind} are to have a name and a {held} each")
+            raise FaultError(f"its {kind} need a name and a {held} each")
         yield str(entry["name"]), value
 
 
 def _absolute(value: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """An entry of a file, with whatever it names relative to that file; a command only if it names more than itself."""
+    """Return an entry with absolute paths. A plugin command is resolved only if it contains a slash."""
     folder = path.absolute().parent
     named = {field: str(folder / value[field]) for field in _PATHS if value.get(field)}
     plugin = value.get("exec")
@@ -108,16 +107,16 @@ def _absolute(value: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return {**value, **named}
 
 
-#: Where kubectl looks, and where pods find their ServiceAccount.
+#: The default kubeconfig, and the ServiceAccount's folder in pods.
 HOME: Final = Path("~/.kube/config")
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: What servers and proxies are asked in.
+#: The supported URL schemes of servers and proxies.
 _SPOKEN: Final = ("http", "https")
-_TOKEN: Final = "BearerToken"  # noqa: S105 - what the library calls it
+_TOKEN: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: Source) -> Access:
-    """Read the kubeconfig, running what it says to run; KubeconfigError if that gives no access."""
+    """Load the kubeconfig, and run its plugin. KubeconfigError if that gives no access."""
     configuration = Configuration()
     try:
         namespace, impersonated = await _load(source, configuration)
@@ -130,7 +129,7 @@ async def read_access(source: Source) -> Access:
 
 
 async def _load(source: Source, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Fill the configuration; the namespace, and the headers that say as whom we ask."""
+    """Fill the configuration. Return the namespace, and the headers for impersonation."""
     if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_IN_CLUSTER / "namespace").read_text("utf-8").strip(), ()
@@ -147,23 +146,23 @@ async def _load(source: Source, configuration: Configuration) -> tuple[str, Sequ
 
 
 def _filled(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry without what is empty, which is as if it were not there."""
+    """Return an entry without empty fields, which count as missing."""
     return {field: value for field, value in entry.items() if value not in ("", None)}
 
 
 def _server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """The address of a cluster, and of the proxy before it; ValueError where these cannot be asked."""
+    """Return the server URL with its scheme in lower case. ValueError if that or the proxy URL is invalid."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SPOKEN or not urlsplit(url).hostname:
-        raise ValueError(f"the address of its cluster is no URL: {url!r}")
+        raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
     if proxy and (urlsplit(proxy).scheme not in _SPOKEN or not urlsplit(proxy).hostname):
-        raise ValueError(f"its proxy-url is none of http or https: {proxy!r}")
+        raise ValueError(f"its proxy-url is not an http or https URL: {proxy!r}")
     scheme, _, place = url.partition("://")
     return {"server": f"{scheme.lower()}://{place}"}
 
 
 async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A user with what his plugin, or his file of a token, gives at present; the file counts more than a token."""
+    """Return a user with the current credentials of its plugin or token file, which override a token."""
     if "exec" in user:
         given = await credentials_from(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **given}
@@ -173,7 +172,7 @@ async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any])
 
 
 def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The headers that say as whom a user asks. Source: client-go, transport/round_trippers.go."""
+    """Yield the headers for impersonation. Source: client-go, transport/round_trippers.go."""
     if user.get("as"):
         yield "Impersonate-User", user["as"]
     if user.get("as-uid"):
@@ -188,24 +187,24 @@ def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _access(found: Configuration, namespace: str) -> Access:
     authorization: str = (found.api_key or {}).get(_TOKEN, "").strip()
     if not authorization.isprintable():
-        raise ValueError("its token has characters that no header takes")
+        raise ValueError("its token has characters that are invalid in a header")
     url: str = found.host or ""
     tls = _context(found) if url.startswith("https") else True
     return Access(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
 
 
 def _told(error: Exception) -> str:
-    """What is wrong with a kubeconfig. What is of another kind than it is to be fails in whoever reads it."""
+    """Return the message for an invalid kubeconfig. Values of a wrong type raise errors in the library."""
     match error:
         case KeyError() | TypeError() | AttributeError():
-            return f"it is no kubeconfig: {error}"
+            return f"it is not a valid kubeconfig: {error}"
         case FileNotFoundError(filename=str(name)):
-            return f"{name} is not on this machine"
+            return f"{name} does not exist"
     return str(error)
 
 
 def _context(found: Configuration) -> ssl.SSLContext:
-    """TLS as the kubeconfig has it: whom to trust, and the certificate to show."""
+    """Return the TLS context of a kubeconfig, with its CA and client certificate."""
     context = ssl.create_default_context(cafile=found.ssl_ca_cert)
     if not found.verify_ssl:
         context.check_hostname = False

@@ -1,1 +1,1 @@
-"""The platform's side of a local node: this machine, whose programs are in `shim`."""
+"""The platform's side of a local node: this machine, whose node programs are in `shim`."""

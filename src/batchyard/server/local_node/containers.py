@@ -1,7 +1,7 @@
-"""The containers of this machine's pods, for those who look at them: their logs, as their keepers write them.
+"""Access to the containers of this machine's pods: logs, exec, attach, port-forward and usage.
 
-A log is in the format of CRI: `TIME stdout|stderr F|P TEXT`, P for a part of a line that goes on. It is in parts: the
-newest is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
+Logs have the CRI format `TIME stdout|stderr F|P TEXT`, where P marks a partial line. They are rotated: the newest part
+is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ from batchyard.server.local_node.sessions import LocalAttachment, LocalCommand, 
 from batchyard.server.local_node.times import NodeTimes
 from batchyard.server.local_node.usage import LocalUsage
 
-#: How often a log that somebody follows is looked at.
+#: How often a followed log is checked for new lines.
 _LOOKS_EVERY: Final = 0.1  # seconds
-#: Bytes of a log that are read at once: lines cost the most where they are short.
+#: Bytes of a log that are read at once. The cost is highest for short lines.
 _PIECE: Final = 64 * 1024
-#: How much longer than reading a piece took this thread does other things before the next one, of whichever log.
+#: After a piece, reading of any log pauses for this multiple of the time it took, so that the thread does other work.
 _RESTS: Final = 2
-#: Lines, and bytes before them, within which the last lines are sought from the end.
+#: The limits of the search for the last lines from the end of a log: lines, and bytes.
 _LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
-#: How often a log is renamed at most while its next part is opened.
+#: Maximum attempts to open the next part of a log while it is being rotated.
 _RENAMED_MAX: Final = 10
 _ENDED_LINE: Final = re.compile(rb"\n\S+ \S+ F")
 
 
 class LocalContainers:
-    """See the module."""
+    """The containers of the local node, and the logs that are open."""
 
     def __init__(
         self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
@@ -63,7 +63,7 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        """Return the log of the container's current or last run; with `previous`, of the run before."""
         uid = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
         run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
@@ -75,28 +75,28 @@ class LocalContainers:
         return log
 
     def usage(self, pod: Obj) -> Measured | None:
-        """What each container of a pod uses; None before that is known."""
+        """Return the usage of each container of a pod; None before it is known."""
         return self._usage.of_pod(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> Measured | None:
-        """What the machine uses."""
+        """Return the usage of the machine."""
         return self._usage.of_node()
 
     def why_no_process(self, pod: Obj) -> str:
-        """Somebody can."""
+        """Return '': local containers have processes."""
         return ""
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
     ) -> ProcessSession:
-        """One more process in a container."""
+        """Run a command in a container."""
         run = self._running(pod, container)
         if run is None:
             return NoSession(self._loop, talker, _not_found(container))
         return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
-        """The process of a container, from now on. Whether it has a terminal it says itself, not who attaches."""
+        """Attach to the process of a container. Its spec decides whether it has a terminal, not the client."""
         run = self._running(pod, container)
         if run is None:
             return NoSession(self._loop, talker, _not_found(container))
@@ -107,7 +107,7 @@ class LocalContainers:
         return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
-        """Who listens at a port of the pod."""
+        """Connect to a port of the pod."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
@@ -115,17 +115,17 @@ class LocalContainers:
         return LocalPort(self._folders.node, self._folders.path(key), network, port, talker)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """No change of an object is one of a log."""
+        """Ignore changes of objects: logs do not depend on them."""
 
     def end(self) -> None:
-        """Let all logs end, those that are yet to be opened too."""
+        """End all logs, including those opened later."""
         self._is_ending = True
         self._usage.close()
         for log in list(self._open):
             log.close()
 
     def _running(self, pod: Obj, container: str) -> Run | None:
-        """The run of a container that is running."""
+        """Return the running run of a container, or None."""
         runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
 
@@ -157,15 +157,15 @@ class LocalLog:
         among[self] = None
 
     def skip_to_last(self, lines: int) -> None:
-        """Leave out what comes before the last so many lines, where they are soon found."""
+        """Skip to the last `lines` lines, if they are found within the limits."""
         if lines <= _LAST_LINES_MAX:
             self._parts.skip_to_last(lines)
 
     def read(self) -> Sequence[LogLine]:
-        """The lines that came since they were read last, or some of them; none while others have their turn."""
+        """Return the next new lines; none while reading pauses for other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
-        has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
+        has_ended = self._has_ended()  # checked before reading, so that no final line is missed
         began = ticks()
         lines = self._parts.read()
         self.is_behind = self._parts.has_more()
@@ -180,7 +180,7 @@ class LocalLog:
         return [line._replace(at=self._times.here(line.at)) for line in lines]
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         was_over = self.is_over
         self._end()
         if not was_over:
@@ -199,7 +199,7 @@ class LocalLog:
         self._parts.close()
 
     def _look(self) -> None:
-        """Tell of news, and else look again."""
+        """Report new lines, or check again later."""
         self._timer = None
         if self._has_ended() or self._parts.has_more():
             self.on_news()
@@ -208,22 +208,22 @@ class LocalLog:
 
 
 class _Parts:
-    """The parts of a log on disk, the oldest first; what was read of them."""
+    """The parts of a rotated log, read from the oldest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        #: The beginning of a line that goes on.
+        #: The partial lines read of an incomplete line.
         self._begun: list[_Line] = []
         self._rest = b""
 
     def read(self) -> Sequence[LogLine]:
-        """The lines of the next piece that are whole by now."""
+        """Return the complete lines of the next piece."""
         *whole, self._rest = (self._rest + self._next_piece()).split(b"\n")
         return [line for raw in whole if (line := self._joined(raw)) is not None]
 
     def skip_to_last(self, lines: int) -> None:
-        """Begin at a line after which there are so many."""
+        """Skip to the last `lines` lines."""
         found, seen = 0, 0
         for part in [self._path, *map(self._part, self._numbers())]:
             try:
@@ -245,24 +245,24 @@ class _Parts:
                 return
 
     def rest(self) -> Sequence[LogLine]:
-        """The line that was begun and is never ended, where there is one."""
+        """Return the last line, if it was never completed."""
         parts, self._begun = self._begun, []
         return [_together(parts, is_whole=False)] if parts else []
 
     def has_more(self) -> bool:
-        """Whether there is more to read than was."""
+        """Whether there are unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _next_piece(self) -> bytes:
-        """What comes after what was read last; of the oldest part at first."""
+        """Read the next piece, at first of the oldest part."""
         if self._file is None:
             numbers = self._numbers()
             self._open(self._part(numbers[-1]) if numbers else self._path)
@@ -270,15 +270,15 @@ class _Parts:
             return b""
         text = self._file.read(_PIECE)
         if not text and self._is_rotated():
-            text = self._file.read(_PIECE)  # which may have come before it was
+            text = self._file.read(_PIECE)  # it may have grown before the rotation
             if not text:
                 self._go_on()
                 text = self._file.read(_PIECE) if self._file is not None else b""
         return text
 
     def _go_on(self) -> None:
-        """Open the part that follows the one that is read, which may be renamed meanwhile."""
-        assert self._file is not None, "asked of what is read"
+        """Open the part after the current one, which may be renamed meanwhile."""
+        assert self._file is not None, "a part is open"
         with self._file as before:
             ours = os.fstat(before.fileno()).st_ino
             for _ in range(_RENAMED_MAX):
@@ -296,15 +296,15 @@ class _Parts:
             return
 
     def _is_rotated(self) -> bool:
-        """Whether the part that is read is not the newest any more."""
-        assert self._file is not None, "asked of what is read"
+        """Whether the open part is no longer the newest."""
+        assert self._file is not None, "a part is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
         except FileNotFoundError:
             return False
 
     def _part_after(self, ours: int) -> Path:
-        """The part that follows one, known by its inode: the oldest there is, where that was removed meanwhile."""
+        """Return the part after the one with an inode; the oldest part if that one was removed meanwhile."""
         after = self._path
         for number in self._numbers():
             part = self._part(number)
@@ -312,19 +312,19 @@ class _Parts:
                 if part.stat().st_ino == ours:
                     return after
             except FileNotFoundError:
-                continue  # it was the oldest
+                continue  # the oldest part was removed
             after = part
         return after
 
     def _numbers(self) -> list[int]:
-        """The numbers of the older parts, the newest first."""
+        """Return the numbers of the older parts, newest first."""
         return sorted(int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*"))
 
     def _part(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _joined(self, raw: bytes) -> LogLine | None:
-        """A line of the container; None while it goes on."""
+        """Return a complete line of the container; None for a partial or malformed one."""
         line = _line(raw)
         if line is None:
             return None
@@ -336,7 +336,7 @@ class _Parts:
 
 
 class _Line(NamedTuple):
-    """One line of a log file."""
+    """A parsed line of a log file."""
 
     time: str
     is_part: bool
@@ -348,7 +348,7 @@ def _together(parts: Sequence[_Line], *, is_whole: bool) -> LogLine:
 
 
 def _line(raw: bytes) -> _Line | None:
-    """A line of a log file; None where it is none."""
+    """Parse a line of a log file; None if it is malformed."""
     time, _, rest = raw.decode(errors="replace").partition(" ")
     _, _, rest = rest.partition(" ")
     tag, space, text = rest.partition(" ")
@@ -360,12 +360,12 @@ def _nobody() -> None:
 
 
 def _not_found(container: str) -> str:
-    """What an API server says for a kubelet that finds no such container running."""
+    """Return the API server's message for a container that is not running."""
     return f'unable to upgrade connection: container not found ("{container}")'
 
 
 class BothContainers:
-    """The containers of pods that are simulated, and of those that are processes of this machine."""
+    """The containers of simulated pods, and of pods on the local node."""
 
     def __init__(self, simulated: Containers, local: Containers, node: str) -> None:
         self._simulated = simulated
@@ -373,33 +373,33 @@ class BothContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        """Return the log of the container's current or last run; with `previous`, of the run before."""
         return self._of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> Measured | None:
-        """What each container of a pod that runs uses, by its name; None before that is known."""
+        """Return the usage of each container of a running pod, by name; None before it is known."""
         return self._of(pod).usage(pod)
 
     def node_usage(self, node: str) -> Measured | None:
-        """What a node uses; None where it uses what its pods do."""
+        """Return the usage of a node; None if it is the sum of its pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def why_no_process(self, pod: Obj) -> str:
-        """Why nobody can get at a process of the pod."""
+        """Return why the pod has no accessible process; '' if it has one."""
         return self._of(pod).why_no_process(pod)
 
     def execute(
         self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
     ) -> ProcessSession:
-        """One more process in a container."""
+        """Run a command in a container."""
         return self._of(pod).execute(pod, container, command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
-        """The process of a container, from now on."""
+        """Attach to the process of a container."""
         return self._of(pod).attach(pod, container, streams, talker)
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
-        """Who listens at a port of the pod."""
+        """Connect to a port of the pod."""
         return self._of(pod).connect(pod, port, talker)
 
     def _of(self, pod: Obj) -> Containers:

@@ -1,7 +1,7 @@
-"""Questions and answers of DNS as they travel: as much as resolvers of programs ask for.
+"""DNS server of the pods: the wire format, as far as resolvers of programs need it, and the server.
 
-One question, answered with addresses (A) or names (PTR); all other types are answered with nothing. Sources: RFC 1035;
-RFC 6891, by which what follows a question may be passed over.
+It answers one question per message, with A or PTR records; other types get an empty answer. Sources: RFC 1035;
+RFC 6891, by which what follows a question may be ignored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _HEADER: Final = struct.Struct("!6H")
 _QUESTION: Final = struct.Struct("!2H")
 _RECORD: Final = struct.Struct("!3HIH")
 _INTERNET: Final = 1
-#: The name of a record is that of the question, which begins after the header.
+#: A compression pointer to the name of the question, which follows the header.
 _SAME_NAME: Final = 0xC000 | _HEADER.size
 _IS_ANSWER: Final = 0x8000
 _OPCODE: Final = 0x7800
@@ -29,21 +29,21 @@ _IS_CUT: Final = 0x0200
 _RECURSION_WANTED: Final = 0x0100
 _RECURSION_IS_HAD: Final = 0x0080
 _LABEL_MAX: Final = 63
-#: As CoreDNS's kubernetes plugin.
+#: The TTL of CoreDNS's kubernetes plugin.
 _SECONDS: Final = 5
-#: As long as a datagram may be whose asker says nothing else.
+#: The maximum size of a UDP response for clients without EDNS.
 DATAGRAM_MAX: Final = 512
 
 
 class Type(IntEnum):
-    """The types of records that are given."""
+    """The supported record types."""
 
     A = 1
     PTR = 12
 
 
 class Code(IntEnum):
-    """What became of a question."""
+    """Response codes."""
 
     OK = 0
     MALFORMED = 1
@@ -52,22 +52,22 @@ class Code(IntEnum):
 
 
 class Question(NamedTuple):
-    """What somebody asks for: a name in small letters, without the dot at its end."""
+    """A question: a name in lower case without the final dot, and a record type."""
 
     name: str
     type: int
 
 
 class MessageError(Exception):
-    """What came is no question."""
+    """A malformed question."""
 
 
 Look: TypeAlias = Callable[[Question], Sequence[str] | None]
-"""The records of a question: addresses or names; None if there is no such name."""
+"""Returns the records of a question (addresses or names); None if the name does not exist."""
 
 
 def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
-    """What is answered to a message; None where it is not one. What is too long is cut, and said to be."""
+    """Return the response to a message; None if it is not a query. A response above `length_max` is truncated (TC)."""
     if len(message) < _HEADER.size:
         return None
     number, flags, questions, *_ = _HEADER.unpack_from(message)
@@ -95,7 +95,7 @@ def _flags(asked: int, code: Code) -> int:
 
 
 def _question(message: bytes) -> tuple[Question, int]:
-    """The question, and where it ends."""
+    """Parse the question. Return it and the offset of its end."""
     labels: list[str] = []
     place = _HEADER.size
     while place < len(message) and (length := message[place]):
@@ -123,10 +123,9 @@ def _name(name: str) -> bytes:
 
 # --- name server ---
 #
-# The name server of the pods on this machine, in their network, at the address of its bridge.
+# The DNS server in the network of this machine's pods, at the address of the bridge.
 #
-# It is asked over UDP, and over TCP where an answer is too long for a datagram. There are so many connections at once,
-# each for so long.
+# It serves UDP, and TCP for responses that are too long for a datagram. TCP connections are limited in number and time.
 
 
 PORT: Final = 53
@@ -136,7 +135,7 @@ _ASKS_WITHIN: Final = 10.0  # seconds
 
 
 class NameServer:
-    """See the module. Made of two sockets of the pods' network, the first of UDP."""
+    """The UDP and TCP sockets of the server, and the objects it answers from."""
 
     def __init__(self, reader: Reader, domain: str) -> None:
         self._reader = reader
@@ -146,17 +145,17 @@ class NameServer:
         self._connections = 0
 
     async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
-        """Answer what is asked at these sockets, which are not bound yet."""
+        """Serve on these unbound sockets of the pod network."""
         for each in (datagrams, streams):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("0.0.0.0", PORT))  # noqa: S104 - of the pods' network
+            each.bind(("0.0.0.0", PORT))  # noqa: S104 - in the pod network's namespace
             each.setblocking(False)
         self._datagrams = datagrams
         asyncio.get_running_loop().add_reader(datagrams, self._datagram, datagrams)
         self._server = await asyncio.start_server(self._stream, sock=streams)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Close the sockets."""
         if self._datagrams is not None:
             asyncio.get_running_loop().remove_reader(self._datagrams)
             self._datagrams.close()
@@ -164,7 +163,7 @@ class NameServer:
             self._server.close()
 
     def answer(self, message: bytes, length_max: int) -> bytes | None:
-        """What is answered to a message."""
+        """Return the response to a message; None if it is not a query."""
         return answer(message, self._look, length_max)
 
     def _look(self, question: Question) -> Sequence[str] | None:
@@ -174,7 +173,7 @@ class NameServer:
         return found if question.type == Type.A or found is None else ()
 
     def _datagram(self, asked: socket.socket) -> None:
-        """Answer the next datagram; what cannot be sent is asked again."""
+        """Answer the next datagram. If sending fails, the client retries."""
         with suppress(OSError):
             message, sender = asked.recvfrom(_LENGTH_MAX)
             told = self.answer(message, DATAGRAM_MAX)
@@ -182,7 +181,7 @@ class NameServer:
                 asked.sendto(told, sender)
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer what is asked over one connection."""
+        """Answer the queries of a TCP connection."""
         self._connections += 1
         try:
             while self._connections <= _CONNECTIONS_MAX:

@@ -1,7 +1,7 @@
-"""The GPUs of this machine, through NVIDIA's management library: what they are, and how busy.
+"""GPUs of this machine, by NVIDIA's management library (NVML): their properties and utilization.
 
-Where there is no such library, or no GPU, there are none. A GPU that is cut into instances (MIG) is passed over: those
-are not given out here.
+Without the library or a GPU there are none. GPUs partitioned into instances (MIG) are skipped, because the local node
+does not allocate instances.
 """
 
 from collections.abc import Sequence
@@ -12,29 +12,29 @@ import pynvml
 
 from batchyard.kubelet.local.devices import Gpu
 
-#: What all GPUs of a machine share.
+#: Device files shared by all GPUs of a machine.
 _SHARED: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _CUT: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 class GpuUse(NamedTuple):
-    """How busy a GPU is."""
+    """The utilization of a GPU."""
 
     memory_bytes: int
     free_bytes: int
-    #: Of the last moment, in hundredths.
+    #: In percent, over NVML's last sample period.
     busy_percent: int
     memory_busy_percent: int
     celsius: int
-    #: None where it does not tell.
+    #: None if the GPU does not report it.
     watts: float | None
 
 
 class Gpus:
-    """See the module."""
+    """The GPUs of this machine, with their NVML handles."""
 
     def __init__(self) -> None:
-        #: Why there are none; empty where there are some.
+        #: Why there are no GPUs; '' if there are some.
         self.failure = ""
         self._handles: dict[str, Any] = {}
         self.found: Sequence[Gpu] = ()
@@ -45,7 +45,7 @@ class Gpus:
             self.failure = str(error)
 
     def use(self, gpu: Gpu) -> GpuUse | None:
-        """How busy a GPU is; None where it does not tell."""
+        """Return the utilization of a GPU; None if it does not report it."""
         handle = self._handles[gpu.uuid]
         try:
             memory, rates = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)

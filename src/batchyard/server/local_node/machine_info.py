@@ -1,4 +1,4 @@
-"""What this machine has, as the node that it is: processors, memory, disk; its system, its address."""
+"""Capacity and properties of this machine as a node: processors, memory, disk, operating system, address."""
 
 import os
 import platform
@@ -17,12 +17,12 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERSION: Final = VERSION["gitVersion"]
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
-#: What is kept for the platform and the machine's own programs where nobody says how much.
+#: Default reservation for the platform and system programs.
 _RESERVED: Final = {"memory": "256Mi"}
 
 
 def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> Facts:
-    """What this machine has to give, its data being in that folder, as `spec.local` of the Cluster wants it told."""
+    """Return the properties of this machine, with the settings of `spec.local`; `folder` holds its data."""
     name = local.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     own = {"hostname": name, "arch": architecture, "os": "linux"}
@@ -47,7 +47,7 @@ def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> Fac
 
 
 def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """What NVIDIA's feature discovery says of a node with GPUs of one model."""
+    """Return the labels that NVIDIA's GPU feature discovery sets for GPUs of one model."""
     if not gpus:
         return {}
     product = gpus[0].model.replace(" ", "-")
@@ -56,7 +56,7 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _less(amount: str, reserved: str | None) -> str:
-    """What is left of an amount."""
+    """Return the quantity that is left after a reservation."""
     if reserved is None:
         return amount
     left = max(0, quantity.parse(amount) - quantity.parse(reserved))
@@ -64,22 +64,22 @@ def _less(amount: str, reserved: str | None) -> str:
 
 
 def _memory() -> int:
-    """The bytes of memory that this machine has."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _address() -> str:
-    """The address by which others reach this machine; nothing is sent to find out."""
+    """Return the address by which other machines reach this one. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
-            asked.connect(("192.0.2.1", 9))  # an address of nobody: it only tells which of ours would be used
+            asked.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
             return str(asked.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
 def _info(architecture: str) -> Mapping[str, Any]:
-    """What system it is."""
+    """Return the `nodeInfo` of the machine."""
     return {
         "architecture": architecture,
         "bootID": _line("/proc/sys/kernel/random/boot_id"),

@@ -1,4 +1,4 @@
-"""The network of the pods on this machine, from outside: the switch that holds it hands out sockets in it."""
+"""The pod network of this machine: sockets in it, from the switch process that holds it, and pod addresses."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ _ANSWER_MAX = 16
 
 
 class PodsNetwork:
-    """See the module. OSError if there is none."""
+    """A connection to the switch of the pod network. OSError if it is not running."""
 
     def __init__(self, node: Path) -> None:
         opened = state_dir.open_folder(str(node))
@@ -23,7 +23,7 @@ class PodsNetwork:
         finally:
             os.close(opened)
         if held is None:
-            raise ConnectionError("nobody holds the network of the pods")
+            raise ConnectionError("the switch of the pod network is not running")
         for file in (held.user_namespace, held.network):
             if file is not None:
                 os.close(file)
@@ -39,31 +39,31 @@ class PodsNetwork:
         self._connection.close()
 
     def datagrams(self) -> socket.socket:
-        """A new socket for UDP."""
+        """Return a new UDP socket in the pod network."""
         return self._given(b"udp")
 
     def streams(self) -> socket.socket:
-        """A new socket for TCP."""
+        """Return a new TCP socket in the pod network."""
         return self._given(b"tcp")
 
     def _given(self, kind: bytes) -> socket.socket:
         self._connection.send(kind)
         _, files, _, _ = socket.recv_fds(self._connection, _ANSWER_MAX, 1)
         if not files:
-            raise ConnectionError("the network of the pods gives no sockets any more")
+            raise ConnectionError("the switch of the pod network returned no socket")
         return socket.socket(fileno=files[0])
 
 
 # --- addresses ---
 #
-# The addresses of pods on this machine, each in turn, and the bridge's own.
+# Address allocation for pods, round-robin, and the address of the bridge.
 
 
 _PODS: Final = IPv4Network("10.77.0.0/16")
 
 
 class Addresses:
-    """See the module. They are given as `10.77.0.5/16`, by the uid of a pod."""
+    """The allocated addresses, by pod uid, as `10.77.0.5/16`."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Addresses:
         return str(_PODS[1])
 
     def take(self, uid: str) -> str:
-        """An address that no other pod has, each in turn so that none is soon another's."""
+        """Allocate a free address. Round-robin delays the reuse of addresses."""
         last = _PODS.num_addresses - 2
         for _ in range(last):
             number, self._next = self._next, self._next % last + 1
@@ -87,12 +87,12 @@ class Addresses:
         return address
 
     def keep(self, uid: str, address: str | None) -> None:
-        """Take note of an address that a pod has from before."""
+        """Record the address of a pod that was started earlier."""
         if address is not None:
             self.give_back(uid)
             self._given[uid] = address
             self._taken.add(address)
 
     def give_back(self, uid: str) -> None:
-        """Have the address of a pod that is no more."""
+        """Release the address of a deleted pod."""
         self._taken.discard(self._given.pop(uid, ""))

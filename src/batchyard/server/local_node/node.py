@@ -1,4 +1,4 @@
-"""The machine that a platform is on as a node of a cluster: what runs its pods, as a platform is wired with it."""
+"""The local node: this machine as a node of the cluster, with the runtime, kubelet, DNS and GPUs of its pods."""
 
 import asyncio
 import logging
@@ -29,18 +29,18 @@ from batchyard.server.local_node.times import NodeTimes
 from batchyard.shim import seccomp
 
 _LOG: Final = logging.getLogger("batchyard")
-#: The folder of the node in the data directory.
+#: The node's folder within the data directory.
 FOLDER: Final = "node"
-#: What a machine must have to run pods of users other than the owner.
+#: The features that a machine needs to run pods of users other than the owner.
 _ISOLATES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
-#: Where pods find the API, as everywhere.
+#: The port of the API for pods, as in other clusters.
 API_PORT: Final = 443
 
 
 class LocalNodeParts:
-    """What a platform needs that runs pods on this machine; `local` is `spec.local` of its Cluster.
+    """The components of the local node; `local` is `spec.local` of the Cluster.
 
-    Made within the event loop that it is to run in.
+    Create it within the event loop that runs it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LocalNodeParts:
 
     @property
     def pods_denial(self) -> str:
-        """Why only the owner may start pods here; '' if pods are isolated from the machine."""
+        """Why only the owner may start pods; '' if pods are isolated from the machine."""
         features = self.machine.features
         if features.get("isolated"):
             return ""
@@ -73,7 +73,7 @@ class LocalNodeParts:
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {lacks or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
-        """Return why the seccomp profile of that name, below `seccomp` in the node's folder, cannot be loaded."""
+        """Return why a seccomp profile, below `seccomp` in the node's folder, cannot be loaded; '' if it can."""
         try:
             seccomp.filter_of_file(str(self._folder / seccomp.FOLDER / name))
         except ValueError as error:
@@ -81,7 +81,7 @@ class LocalNodeParts:
         return ""
 
     def told(self) -> Mapping[str, Any]:
-        """What this machine is as a node: how its pods are kept apart, what is missing for more, and how many run."""
+        """Return the node's part of the status document: isolation features, missing programs, pods and GPUs."""
         features, runs = self.machine.features, self.machine.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")
@@ -103,7 +103,7 @@ class LocalNodeParts:
         }
 
     def gpu_states(self) -> list[GpuState]:
-        """How the GPUs are now, and whose."""
+        """Return the utilization and the holder of each GPU."""
         return [self._state_of(gpu) for gpu in self._gpus.found]
 
     def _state_of(self, gpu: Gpu) -> GpuState:
@@ -129,7 +129,7 @@ class LocalNodeParts:
         return Holder()
 
     def _told_of(self, gpu: Gpu) -> Mapping[str, Any]:
-        """A GPU: what it is, how busy, and whose."""
+        """Return a GPU's entry of the status document."""
         use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
@@ -141,38 +141,38 @@ class LocalNodeParts:
         }
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Where pods reach the API from within their network: its address there, and what listens; None without one."""
+        """Return the address and listening socket of the API within the pod network; None without a pod network."""
         if not self.machine.features.get("podNetwork"):
             return None
         try:
             with PodsNetwork(self._folder) as network:
                 listener = network.streams()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - of the pods' network
+            listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
             _LOG.warning("pods cannot reach the API: %s", error)
             return None
         return self.machine.gateway, listener
 
     def close(self) -> None:
-        """Look after it no more; what runs goes on."""
+        """Stop managing the node. Running containers keep running."""
         self._serving.cancel()
         self._names.close()
         self.machine.close()
 
     async def _serve_names(self, node: Path) -> None:
-        """Have the pods know each other by name, where they have a network of their own."""
+        """Run the DNS server, if pods have their own network."""
         if not self.machine.features.get("podNetwork"):
             return
         try:
             with PodsNetwork(node) as network:
                 await self._names.serve(network.datagrams(), network.streams())
         except OSError as error:
-            _LOG.warning("pods cannot be found by name: %s", error)
+            _LOG.warning("no DNS for pods: %s", error)
 
 
 def local_of(cluster: Obj | None) -> Mapping[str, Any] | None:
-    """What a Cluster says of this machine as a node; None if it is none."""
+    """Return the settings of this machine as a node in a Cluster; None if it is not a node."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
     local: Mapping[str, Any] = cluster["spec"]["local"] or {}

@@ -1,4 +1,4 @@
-"""The pods of this machine that go on when their platform has ended, and their end where that is wanted."""
+"""Pods of this machine that keep running after their platform has exited, and their termination on request."""
 
 import os
 import select
@@ -16,25 +16,25 @@ from batchyard.server.local_node.node import FOLDER
 from batchyard.server.local_node.run_dirs import RunFolders
 from batchyard.server.local_node.spawner_client import is_kept, is_locked
 
-#: What containers get to end that are ended with their platform. Source: the default of a pod's own grace period.
+#: The grace period of containers. Source: the default of a pod's own grace period.
 GRACE: Final = 30  # seconds
-#: And what their keepers need besides.
+#: Additional time for their shims.
 _MORE: Final = 10  # seconds
 
 
 class LeftRunning:
-    """What runs below a data directory, whether a platform looks after it or not."""
+    """The running pods of a data directory, with or without a platform."""
 
     def __init__(self, data: Path) -> None:
         self._node = data / FOLDER
         self._folders = RunFolders(self._node) if self._node.is_dir() else None
 
     def pods(self) -> Sequence[str]:
-        """The uids of the pods that run."""
+        """Return the uids of the running pods."""
         return sorted({run["metadata"]["namespace"] for run in self._alive()})
 
     def end(self) -> bool:
-        """End all, containers first, and what starts them last; whether that came to be."""
+        """Stop all containers, then the sandboxes, then the spawner. Return whether all have ended."""
         for is_sandbox in (False, True):
             keepers = [self._stop(run) for run in self._alive() if (key_of(run).name == SANDBOX) is is_sandbox]
             for keeper in keepers:
@@ -46,13 +46,13 @@ class LeftRunning:
         return True
 
     def _end_spawner(self) -> None:
-        """End the program that starts containers, which goes on as long as some run."""
+        """Terminate the spawner, which runs as long as any container does."""
         lock = self._node / "spawner.lock"
         if not is_locked(lock):
             return
         with suppress(ProcessLookupError):
             spawner = os.pidfd_open(int(lock.read_text("ascii")))
-            if is_locked(lock):  # it is still the one of that number
+            if is_locked(lock):  # the pid still belongs to the spawner
                 signal.pidfd_send_signal(spawner, signal.SIGTERM)
                 select.select([spawner], [], [], _MORE)
             os.close(spawner)
@@ -67,8 +67,8 @@ class LeftRunning:
         ]
 
     def _stop(self, run: Obj) -> int:
-        """Have a run end; what tells that its keeper has."""
-        assert self._folders is not None, "what is alive was found there"
+        """Stop a run. Return a pidfd of its shim."""
+        assert self._folders is not None, "the node's folder exists"
         grace = 0 if key_of(run).name == SANDBOX else GRACE
         keeper = os.pidfd_open(run["status"]["keeper"])
         self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace, "why": "the platform ends"}})
@@ -77,5 +77,5 @@ class LeftRunning:
         return keeper
 
     def _path(self, key: Key) -> Path:
-        assert self._folders is not None, "keys are those of folders"
+        assert self._folders is not None, "the node's folder exists"
         return self._node / self._folders.path(key)

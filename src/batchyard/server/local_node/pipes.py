@@ -1,4 +1,4 @@
-"""Bytes through files that are pipes, terminals or sockets, on the event loop: neither way waits."""
+"""Non-blocking reads and writes of pipes, terminals and sockets on the event loop."""
 
 import asyncio
 import os
@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: Bytes that are read at once.
+#: Bytes read at once.
 _PART: Final = 64 * 1024
-#: Bytes that may wait to be written before who writes is told to stop, and at which he is told to go on.
+#: Watermarks in bytes: above the high one the producer must pause, at the low one it may resume.
 _HIGH: Final = 256 * 1024
 _LOW: Final = 64 * 1024
 
 
 class Inflow:
-    """Reads a file to its end, as long as it is listened to; then closes it."""
+    """Reads a file until its end while enabled, then closes it."""
 
     def __init__(
         self, file: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None], over: Callable[[], None]
@@ -29,7 +29,7 @@ class Inflow:
         self.listen(listens=True)
 
     def listen(self, *, listens: bool) -> None:
-        """Whether anything is to be read."""
+        """Resume or pause reading."""
         if listens == self._listens or not self._is_open:
             return
         self._listens = listens
@@ -39,7 +39,7 @@ class Inflow:
             self._loop.remove_reader(self._file)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading, and close the file."""
         self.listen(listens=False)
         if self._is_open:
             self._is_open = False
@@ -50,7 +50,7 @@ class Inflow:
             data = os.read(self._file, _PART)
         except BlockingIOError:
             return
-        except OSError:  # a terminal that nobody has open any more, or a connection that was reset
+        except OSError:  # a terminal without open slaves, or a reset connection
             data = b""
         if data:
             self._take(data)
@@ -60,7 +60,7 @@ class Inflow:
 
 
 class Outflow:
-    """Writes to a file what it is given; `wants_more` is told when too much waits, and when it does no more."""
+    """A buffered writer to a file. `wants_more` gets False when the buffer is full and True when it has room again."""
 
     def __init__(self, file: int, loop: asyncio.AbstractEventLoop, wants_more: Callable[[bool], None]) -> None:
         self._file = file
@@ -74,7 +74,7 @@ class Outflow:
         os.set_blocking(file, False)
 
     def write(self, data: bytes) -> None:
-        """Write it as soon as that can be. What nobody reads any more is dropped."""
+        """Write data as soon as possible. It is dropped once the reader has closed."""
         if not self._is_open or self._is_ending or not data:
             return
         self._waiting.append(data)
@@ -86,13 +86,13 @@ class Outflow:
             self._wants_more(False)
 
     def end(self) -> None:
-        """Close it when all is written."""
+        """Close the file once everything is written."""
         self._is_ending = True
         if not self._waiting:
             self.close()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file, and drop buffered data."""
         if self._is_open:
             self._is_open = False
             self._loop.remove_writer(self._file)
@@ -102,7 +102,7 @@ class Outflow:
             self._tell()
 
     def _write(self) -> None:
-        """Write as much as is taken now."""
+        """Write as much as possible now."""
         try:
             while self._waiting:
                 data = self._waiting[0]
@@ -114,7 +114,7 @@ class Outflow:
                 self._waiting.popleft()
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads it any more
+        except OSError:  # the reader has closed
             self.close()
             return
         self._go_on()

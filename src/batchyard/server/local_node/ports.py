@@ -1,4 +1,4 @@
-"""Connections to ports of this machine's pods, from within their networks."""
+"""Connections to ports of this machine's pods, from within their network namespaces."""
 
 import asyncio
 import os
@@ -12,13 +12,13 @@ from batchyard.server.local_node.session_host import HostConnection
 from batchyard.server.local_node.sessions import SESSIONS
 
 _CONNECTED_WITHIN: Final = 10  # seconds
-#: How long nothing may come from a port whose talker says nothing more.
+#: How long a port may stay silent after its client has ended its input.
 _ANSWERS_WITHIN: Final = 60  # seconds
 _LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
 class LocalPort(asyncio.Protocol):
-    """A connection to a port at the loopback of a run's network; `run` is its path in the node's folder."""
+    """A connection to a loopback port in a run's network namespace; `run` is its path in the node's folder."""
 
     def __init__(self, node: Path, run: Path, network: str, port: int, talker: Talker) -> None:
         self._loop = asyncio.get_running_loop()
@@ -27,7 +27,7 @@ class LocalPort(asyncio.Protocol):
         self._network = network
         self._transport: Any = None
         self._listens = True
-        #: What is to be written once there is a connection.
+        #: Data to send once the connection is established.
         self._early: list[bytes] = []
         self._is_ending = False
         self._is_closed = False
@@ -48,21 +48,21 @@ class LocalPort(asyncio.Protocol):
             self._talker.wants_more(wants=False)
 
     def end_input(self) -> None:
-        """Nothing more is sent."""
+        """End the input: half-close the connection."""
         self._is_ending = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
             self._await_answer()
 
     def listen(self, *, listens: bool) -> None:
-        """Whether more is taken."""
+        """Resume or pause reading."""
         if listens != self._listens:
             self._listens = listens
             if self._transport is not None and not self._transport.is_closing():
                 (self._transport.resume_reading if listens else self._transport.pause_reading)()
 
     def close(self) -> None:
-        """Nobody talks any more."""
+        """Close the connection."""
         self._is_closed = True
         self._host.close()
         if self._timer is not None:
@@ -72,10 +72,10 @@ class LocalPort(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- what the event loop tells ---
+    # --- callbacks of the event loop ---
 
     def connection_made(self, transport: Any) -> None:
-        """There is a connection."""
+        """Send the early data on the established connection."""
         self._transport = transport
         if self._is_closed:
             transport.abort()
@@ -91,28 +91,28 @@ class LocalPort(asyncio.Protocol):
             self.end_input()
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
+        """Pass on received bytes."""
         if not self._is_closed:
             self._talker.received("stdout", data)
             if self._is_ending:
                 self._await_answer()
 
     def pause_writing(self) -> None:
-        """The port does not take more."""
+        """Notify that the port does not accept more data."""
         self._talker.wants_more(wants=False)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Notify that the port accepts data again."""
         self._talker.wants_more(wants=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """End the session: the connection is lost."""
         self._end(Ending())
 
-    # --- how a connection comes to be ---
+    # --- establishing the connection ---
 
     def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Take the sockets that the host made in the pod's network."""
+        """Take the sockets that the host created in the pod's network namespace."""
         self._host.close()
         if "error" in said:
             for file in files:
@@ -128,7 +128,7 @@ class LocalPort(asyncio.Protocol):
         self._task = self._loop.create_task(self._try(sockets))
 
     async def _try(self, sockets: Sequence[socket.socket]) -> None:
-        """Connect with the first socket, or with the second."""
+        """Connect over IPv4, or else over IPv6."""
         said = []
         try:
             for opened, (version, address, shown) in zip(sockets, _LOOPBACK, strict=True):
@@ -155,7 +155,7 @@ class LocalPort(asyncio.Protocol):
             self._talker.ended(ending)
 
     def _await_answer(self) -> None:
-        """End it if nothing more comes."""
+        """Close the connection if the port stays silent."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_ANSWERS_WITHIN, self._transport.abort)

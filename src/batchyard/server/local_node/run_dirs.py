@@ -1,4 +1,4 @@
-"""The folders of runs on disk, as the programs of the node keep them: wishes are written there, states are read.
+"""Run folders, shared with the programs of the node: the platform writes specs there and reads states.
 
 Layout (below the node's folder): `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
 `pods/UID/logs/CONTAINER/N.log`.
@@ -27,35 +27,35 @@ CLAIMED: Final = "claimed"
 
 
 class RunFolders:
-    """See the module."""
+    """The folders of all runs of a node."""
 
     def __init__(self, node: Path) -> None:
         self._node = self.node = node
         for name in (_PODS, _TRASH):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        #: The last number in the trash.
+        #: The highest number in the trash folder.
         self._thrown = max((int(each.name) for each in self.trash()), default=0)
 
     def path(self, key: Key) -> Path:
-        """Where a run is, relative to the node's folder."""
+        """Return the path of a run's folder, relative to the node's folder."""
         pod = Path(_PODS, key.namespace)
         return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
 
     def key(self, path: Path) -> Key:
-        """Which run is there."""
+        """Return the key of the run with a relative path."""
         parts = path.parts
         return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
 
     def log(self, key: Key) -> Path:
-        """The log of a container's run."""
+        """Return the path of the log of a container's run."""
         return self._node / _PODS / key.namespace / _LOGS / f"{key.name}.log"
 
     def pod(self, uid: str) -> Path:
-        """The folder of a pod."""
+        """Return the folder of a pod."""
         return self._node / _PODS / uid
 
     def found(self) -> Iterator[Obj]:
-        """All runs that were asked for, as they are now; the sandbox of a pod first, then the runs by their number."""
+        """Yield all runs from their folders; for each pod the sandbox first, then the runs by number."""
         for pod in sorted((self._node / _PODS).iterdir()):
             below = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
             runs = sorted(below, key=lambda path: (path.parent, int(path.name)))
@@ -64,7 +64,7 @@ class RunFolders:
                     yield self.read(self.key(path.relative_to(self._node)))
 
     def read(self, key: Key) -> Obj:
-        """A run as its folder tells of it."""
+        """Read a run from its folder."""
         path = self._node / self.path(key)
         run: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -77,15 +77,15 @@ class RunFolders:
         return {**run, "stop": stop} if stop else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Whether somebody began to keep a run, who had its lock by then."""
+        """Whether a shim has claimed a run. It held the lock of the run at that time."""
         return (self._node / path / CLAIMED).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
-        """What became of a run; empty before anybody kept it."""
+        """Read the state of a run; empty before a shim has written one."""
         return _read(self._node / self.path(key) / STATE)
 
     def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
-        """Write down what is wanted of a new run."""
+        """Create the folder of a new run, and write its spec."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
         if path.name != SANDBOX and not _is_image(key_of(run)):
@@ -93,11 +93,11 @@ class RunFolders:
         write_private(path / SPEC, json.dumps(spec).encode())
 
     def stop(self, run: Obj) -> None:
-        """Write down that a run is to end."""
+        """Write that a run must stop."""
         write_private(self._node / self.path(key_of(run)) / STOP, json.dumps(run["stop"]).encode())
 
     def throw_away(self, key: Key) -> Path:
-        """Put what is left of a run out of the way, of a sandbox all of its pod; where it is to be emptied."""
+        """Move a run's folder to the trash and delete its logs; for a sandbox move the whole pod. Return the path."""
         if key.name == SANDBOX:
             return self._trashed(self.pod(key.namespace))
         log = self.log(key)
@@ -106,11 +106,11 @@ class RunFolders:
         return self._trashed(self._node / self.path(key))
 
     def throw_away_sandbox(self, key: Key) -> Path:
-        """Put what is left of a sandbox alone out of the way; where it is to be emptied."""
+        """Move only a sandbox's folder to the trash. Return the new path."""
         return self._trashed(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:
-        """What was put out of the way, and is not emptied."""
+        """Yield the folders in the trash."""
         return (self._node / _TRASH).iterdir()
 
     def _trashed(self, path: Path) -> Path:
@@ -126,7 +126,7 @@ def _is_image(key: Key) -> bool:
 
 
 def empty(path: Path) -> None:
-    """Remove what was put out of the way."""
+    """Delete a folder of the trash."""
     shutil.rmtree(path, ignore_errors=True)
 
 

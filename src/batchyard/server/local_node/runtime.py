@@ -1,8 +1,8 @@
-"""The machine that a platform is on, as one that runs containers.
+"""Container runtime of the local node: keeps run objects in step with their folders and shims.
 
-Folders hold the wishes and what became of them, programs of the node act. Those outlive the platform: one that starts
-again finds the folders, and goes on with what runs. Whatever changes is told as changes of run objects
-(batchyard.interfaces.containers), each as a piece of work from outside.
+Folders hold the spec and state of each run, and programs of the node act on them. Those programs outlive the platform,
+so a restarted platform finds the folders and adopts the running containers. Changes are delivered as events of run
+objects (batchyard.interfaces.containers), each as external work of the kernel.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _CANNOT_START: Final = 128
 
 
 class LocalMachine:
-    """See the module. `node` is the node's folder."""
+    """The runs of this machine, and the shims that supervise them. `node` is the node's folder."""
 
     def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, times: NodeTimes) -> None:
         self._kernel = kernel
@@ -50,38 +50,38 @@ class LocalMachine:
         self._addresses = Addresses()
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
-        #: Runs by the uid of their pod, and their name.
+        #: Runs by pod uid, then by name.
         self._runs: dict[str, dict[str, Obj]] = {}
-        #: What tells of the end of the keeper of a run.
+        #: A pidfd of each run's shim.
         self._keepers: dict[Key, int] = {}
         self._socket = _bound(node / "events")
         self._spawner = Spawner(node, loop, self._ask_again)
-        #: What this machine can do, as its spawner found.
+        #: The features of this machine, as detected by its spawner.
         self.features = self._spawner.features
         self._loop.add_reader(self._socket, self._hear)
         self._find()
 
     def run(self, key: Key) -> Obj | None:
-        """One run, as it was last seen."""
+        """Return a run as last observed, or None."""
         return self._runs.get(key.namespace, {}).get(key.name)
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """All runs, or those of a pod."""
+        """Return all runs, or those of a pod."""
         if uid is not None:
             return [*self._runs.get(uid, {}).values()]
         return [run for runs in self._runs.values() for run in runs.values()]
 
     @property
     def gateway(self) -> str:
-        """The address that pods reach this machine at, where they have a network of their own."""
+        """The address by which pods with their own network reach this machine."""
         return self._addresses.gateway
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change."""
+        """Deliver all further changes to a listener."""
         self._listeners.append(listener)
 
     def do(self, write: Write) -> Obj:
-        """Do what is wanted of a run."""
+        """Create, stop, refresh or delete a run."""
         if isinstance(write, Delete):
             return self._forget(write.key)
         if isinstance(write, Create):
@@ -89,14 +89,14 @@ class LocalMachine:
         return self._refresh(write.obj) if "volumes" in write.obj else self._stop(write.obj)
 
     def close(self) -> None:
-        """Look at it no more; what runs goes on."""
+        """Stop observing. Running containers keep running."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for key in list(self._keepers):
             self._let_go(key)
         self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
 
-    # --- what is wanted ---
+    # --- writes ---
 
     def _start(self, wish: Obj) -> Obj:
         key = key_of(wish)
@@ -117,7 +117,7 @@ class LocalMachine:
         return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
 
     def _sandbox_spec(self, wish: Obj) -> Mapping[str, Any]:
-        """The wish for a sandbox as the programs of the node read it; makes the pod's volumes."""
+        """Return the spec of a sandbox for the programs of the node, and create the pod's volumes."""
         uid: str = wish["metadata"]["namespace"]
         for name, plan in wish["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
@@ -137,7 +137,7 @@ class LocalMachine:
         }
 
     def _refresh(self, wish: Obj) -> Obj:
-        """Bring the files of a pod's volumes up to date. What cannot be written stays as it was."""
+        """Update the files of a pod's volumes. A volume that cannot be written keeps its content."""
         run = self.run(key_of(wish))
         if run is None:
             return wish
@@ -158,7 +158,7 @@ class LocalMachine:
         return after
 
     def _hurry(self, key: Key) -> None:
-        """Have the keeper of a run look at its folder."""
+        """Signal the shim of a run to read its folder."""
         keeper = self._keepers.get(key)
         if keeper is not None:
             try:
@@ -180,10 +180,10 @@ class LocalMachine:
         self._tell(WatchEvent(EventType.DELETED, key, run, run, 0))
         return run
 
-    # --- what happens ---
+    # --- observation ---
 
     def _find(self) -> None:
-        """Take up what ran before this process."""
+        """Adopt the runs that were started by an earlier process."""
         for gone in self.folders.trash():
             self._empty_later(gone)
         for run in map(self._times.run, self.folders.found()):
@@ -196,9 +196,9 @@ class LocalMachine:
         self._ask_again()
 
     def _ask_again(self) -> None:
-        """Ask for the runs that nobody has begun with: their wishes may have been lost with a spawner.
+        """Request again the runs without a state: the requests may have been lost with a spawner.
 
-        One that was claimed is never kept by another: where its keeper is gone before it said a word, it is lost.
+        A claimed run is never started by another shim. If its shim died before it wrote a state, the run is lost.
         """
         for run in self.runs():
             path = self.folders.path(key_of(run))
@@ -210,7 +210,7 @@ class LocalMachine:
                 self._spawner.ask(path)
 
     def _hear(self) -> None:
-        """Look at the folders in which something changed."""
+        """Read the folders that have changed."""
         told: dict[bytes, None] = {}
         for _ in range(_TAKEN_AT_ONCE):
             try:
@@ -221,7 +221,7 @@ class LocalMachine:
             self._look(self.folders.key(Path(os.fsdecode(path))))
 
     def _look(self, key: Key) -> None:
-        """See what became of a run."""
+        """Update a run from its folder."""
         run = self._take_in(key)
         if run is None or not run["status"]:
             return
@@ -231,7 +231,7 @@ class LocalMachine:
             self._watch(key, run)
 
     def _take_in(self, key: Key) -> Obj | None:
-        """A run, with the state that its folder tells now."""
+        """Read the state of a run from its folder. Return the run, or None."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
@@ -239,7 +239,7 @@ class LocalMachine:
         return self._changed(EventType.MODIFIED, {**run, "status": state}, run)
 
     def _watch(self, key: Key, run: Obj) -> None:
-        """Be told when the keeper of a run ends."""
+        """Watch the shim of a run for its exit."""
         try:
             keeper = os.pidfd_open(run["status"]["keeper"])
         except ProcessLookupError:
@@ -248,12 +248,12 @@ class LocalMachine:
         self._keepers[key] = keeper
         self._loop.add_reader(keeper, partial(self._keeper_ended, key))
         if not is_kept(self._node / self.folders.path(key)):
-            self._keeper_ended(key)  # that process is another, of the same number
+            self._keeper_ended(key)  # the pid was reused by another process
         elif "stop" in run:
-            self._hurry(key)  # the wish may have come before the keeper could be told
+            self._hurry(key)  # the stop may precede the watch of the shim
 
     def _keeper_ended(self, key: Key) -> None:
-        """Nobody keeps a run any more: if it did not end before, nobody knows what became of it."""
+        """Handle the exit of a shim. If the run did not end before, its outcome is unknown."""
         self._let_go(key)
         run = self._take_in(key)
         if run is None or not _is_alive(run):
@@ -277,7 +277,7 @@ class LocalMachine:
         self._loop.run_in_executor(None, empty, gone)
 
     def _tell(self, event: WatchEvent) -> None:
-        """Tell of a change, with all that gather by then."""
+        """Queue an event, to be delivered together with others of this loop iteration."""
         self._events.append(event)
         if len(self._events) == 1:
             self._kernel.post(self._deliver)
@@ -289,7 +289,7 @@ class LocalMachine:
 
 
 def _bound(path: Path) -> socket.socket:
-    """The socket at which keepers tell what changed."""
+    """Bind the datagram socket at which shims report changed folders."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -298,7 +298,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def at_folder(path: Path, use: Callable[[str], None]) -> None:
-    """Use the address of a socket whose path may be too long for one."""
+    """Call `use` with a short socket address, since the path may exceed the limit of Unix sockets."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         use(f"/proc/self/fd/{folder}/{path.name}")
@@ -307,7 +307,7 @@ def at_folder(path: Path, use: Callable[[str], None]) -> None:
 
 
 def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
-    """The wish for a container as the programs of the node read it: its mounts are looked up; or for an image."""
+    """Return the spec of a container or image run for the programs of the node, with resolved mount sources."""
     spec: Mapping[str, Any] = wish["spec"]
     if "mounts" not in wish:
         return spec
@@ -320,7 +320,7 @@ def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
 
 
 def _not_started(why: str, now: Instant) -> Mapping[str, Any]:
-    """The state of a run that could not even be asked for."""
+    """Return the state of a run that could not be requested."""
     ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": now}
     return {"phase": EXITED, **ended}
 

@@ -1,4 +1,4 @@
-"""A connection to who hosts a session: one whom the spawner forks for it, or the keeper of a container's run."""
+"""Connection to the host process of a session: a process that the spawner forks for exec, or the shim for attach."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-#: A command and its arguments are of one request's head, but some letters take more in JSON.
+#: A command line fits into the head of an HTTP request, but some characters take more bytes in JSON.
 _ASKED_BYTES: Final = 1 << 20
 _TOLD_BYTES: Final = 1 << 16
 _FILES_MAX: Final = 2
@@ -19,9 +19,9 @@ _TRIES: Final = 500
 
 
 class HostConnection:
-    """One such connection, to a socket in a folder.
+    """A connection to the socket of a host process.
 
-    `hear` is called with what the host says, and its files; `lost` once it says no more.
+    `hear` is called with each message of the host and its file descriptors, `lost` once when it disconnects.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class HostConnection:
         self._again: asyncio.TimerHandle | None = None
 
     def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Say what is wanted, and give some files away. OSError where nobody can be asked."""
+        """Connect, and send a request with file descriptors. OSError if the host is unreachable."""
         self._message = json.dumps(asked).encode()
         try:
             self._connect(files)
@@ -82,12 +82,12 @@ class HostConnection:
         self._loop.add_reader(self._socket, self._read)
 
     def say(self, said: Mapping[str, Any]) -> None:
-        """Say something more. Nobody there is fine."""
+        """Send a further message, ignoring a lost host."""
         with suppress(OSError):
             self._socket.send(json.dumps(said).encode())
 
     def close(self) -> None:
-        """Hear no more, and let the host know that."""
+        """Disconnect, which notifies the host."""
         if self._again is not None:
             self._again.cancel()
             self._again = None

@@ -1,4 +1,4 @@
-"""Conversations with the processes of this machine's pods: one more command in a container, or its own."""
+"""Exec and attach sessions with processes of this machine's pods."""
 
 import asyncio
 import fcntl
@@ -15,7 +15,7 @@ from batchyard.interfaces.containers import Ending, Streams, Talker
 from batchyard.server.local_node.pipes import Inflow, Outflow
 from batchyard.server.local_node.session_host import HostConnection
 
-#: The socket in the node's folder at which sessions are hosted, and that in a run's folder at which one attaches.
+#: The socket in the node's folder for exec sessions, and the socket in a run's folder for attach.
 SESSIONS: Final = "sessions"
 _ATTACH: Final = "attach"
 _STDIN: Final = "stdin"
@@ -25,19 +25,19 @@ _SIZE_MAX: Final = 65535
 
 
 class _LocalSession:
-    """What both have: files to the process, a host who says how it ends."""
+    """A session: its pipes or terminal, and the connection to its host process, which reports the exit."""
 
     def __init__(self, host: Path, streams: Streams, talker: Talker, failed: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = talker
         self._streams = streams
-        #: What is said before why it failed.
+        #: The prefix of failure messages.
         self._failed = failed
         self._inflows: dict[str, Inflow] = {}
         self._outflow: Outflow | None = None
         self._terminal: int | None = None
         self._size: tuple[int, int] | None = None
-        #: What was written before there was a terminal.
+        #: Input that was received before the pipe or terminal was ready.
         self._early: list[bytes] = []
         self._listens = True
         self._is_closed = False
@@ -45,7 +45,7 @@ class _LocalSession:
         self._host = HostConnection(host, self._loop, self._hear, self._lost)
 
     def write(self, data: bytes) -> None:
-        """Let the process read it."""
+        """Write input of the process."""
         if self._outflow is not None:
             self._outflow.write(data)
         elif self._streams.stdin and not self._is_closed:
@@ -53,20 +53,20 @@ class _LocalSession:
             self._tell_wants(False)
 
     def listen(self, *, listens: bool) -> None:
-        """Whether its outputs are read."""
+        """Resume or pause reading the outputs."""
         self._listens = listens
         for inflow in self._inflows.values():
             inflow.listen(listens=listens)
 
     def resize(self, columns: int, rows: int) -> None:
-        """The terminal has another size; nothing is no size."""
+        """Set the terminal size; sizes out of range are ignored."""
         if 0 < columns <= _SIZE_MAX and 0 < rows <= _SIZE_MAX:
             self._size = (columns, rows)
             if self._terminal is not None:
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """Nobody talks to it."""
+        """Disconnect from the process."""
         self._is_closed = True
         self._host.close()
         for inflow in list(self._inflows.values()):
@@ -79,7 +79,7 @@ class _LocalSession:
             self._terminal = None
 
     def _ask(self, asked: Mapping[str, Any], given: Sequence[int]) -> None:
-        """Ask the host, and give files away."""
+        """Send a request with file descriptors to the host, and close them here."""
         try:
             self._host.ask(asked, given)
         except OSError as error:
@@ -89,7 +89,7 @@ class _LocalSession:
                 os.close(file)
 
     def _output(self, name: str) -> int:
-        """The end of a pipe to write an output to; what is read at the other is told."""
+        """Create a pipe for an output, and forward its data. Return the write end."""
         reads, writes = os.pipe2(os.O_CLOEXEC)
         self._read_from(name, reads)
         return writes
@@ -106,7 +106,7 @@ class _LocalSession:
         self._talker.wants_more(wants=wants)
 
     def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Take what the host says."""
+        """Handle a message of the host."""
         if files:
             self._take_terminal(files[0])
         if "error" in said:
@@ -123,19 +123,19 @@ class _LocalSession:
             self.resize(*self._size)
 
     def _write_early(self) -> None:
-        """Write what could not be before."""
+        """Write the input received early."""
         early, self._early = self._early, []
         for data in early:
             self.write(data)
         self._tell_wants(True)
 
     def _lost(self) -> None:
-        """The host says no more."""
+        """Handle the loss of the host."""
         if self._ending is None:
             self._end_with(Ending(failure=f"{self._failed}its host was lost"))
 
     def _end_with(self, ending: Ending) -> None:
-        """It is over, once its outputs have been read to their ends."""
+        """End the session once its outputs are read to their ends."""
         if self._ending is None:
             self._ending = ending
             self._loop.call_soon(self._end_if_over)
@@ -151,19 +151,19 @@ class _LocalSession:
 
 
 class LocalCommand(_LocalSession):
-    """One more command in the container of a run; `path` is the run's, relative to the node's folder."""
+    """A command in the container of a run, whose `path` is relative to the node's folder."""
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: Talker) -> None:
         super().__init__(node / SESSIONS, streams, talker, _FAILED)
         self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
 
     def end_input(self) -> None:
-        """Let the command read no more; a terminal has no end."""
+        """Close the command's stdin. A terminal has no end of input."""
         if self._outflow is not None and not self._streams.tty:
             self._outflow.end()
 
     def _pipes(self) -> list[int]:
-        """The command's ends of its standard files; a terminal comes from its host."""
+        """Create the command's stdio pipes. Return its ends. A terminal comes from the host instead."""
         if self._streams.stdin:
             stdin, writes = os.pipe2(os.O_CLOEXEC)
             self._write_to(writes)
@@ -179,9 +179,9 @@ class LocalCommand(_LocalSession):
 
 
 class LocalAttachment(_LocalSession):
-    """The process of a run itself, from now on; `folder` is the run's.
+    """An attachment to the main process of a run, whose folder is `folder`.
 
-    `has_input` says whether the container reads anything, `once` whether that ends with the first who talks to it.
+    `has_input`: the container has a stdin. `once`: it is closed after the first attach (stdinOnce).
     """
 
     def __init__(self, folder: Path, streams: Streams, talker: Talker, *, has_input: bool, once: bool) -> None:
@@ -194,12 +194,12 @@ class LocalAttachment(_LocalSession):
         self._ask({"outputs": names}, [self._output(name) for name in names])
 
     def write(self, data: bytes) -> None:
-        """Let the process read it, if it reads anything; once all it writes is heard."""
+        """Write input, if the container has a stdin, once the outputs are attached."""
         if self._outflow is not None or not self._is_attached:
             super().write(data)
 
     def end_input(self) -> None:
-        """Let the process read no more where that is its only input; else who has no more to say hears no more."""
+        """Close the container's stdin if it is read once. Otherwise a client that ends its input is detached."""
         self._has_more = False
         if not self._is_attached:
             return
@@ -215,16 +215,16 @@ class LocalAttachment(_LocalSession):
         self._host.say({"end_input": True})
 
     def close(self) -> None:
-        """Nobody talks to it; where it was told to read once only, nobody will."""
+        """Detach; with stdinOnce, close the container's stdin."""
         if self._once and not self._is_closed:
             self._host.say({"end_input": True})
         super().close()
 
     def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
-        """It is attached: now it may be talked to."""
+        """Start forwarding input once attached."""
         self._is_attached = True
         if self._pipe is not None and self._streams.stdin:
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # the container closed its stdin
                 self._write_to(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         super()._hear(said, files)
         self._write_early()
@@ -232,28 +232,28 @@ class LocalAttachment(_LocalSession):
             self.end_input()
 
     def _lost(self) -> None:
-        """The container has ended."""
+        """End the session: the container has exited."""
         self._end_with(Ending())
 
 
 class NoSession:
-    """A conversation that ends before it begins."""
+    """A session that fails immediately."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, talker: Talker, why: str) -> None:
         self._end = loop.call_soon(talker.ended, Ending(failure=why))
 
     def write(self, data: bytes) -> None:
-        """Nobody hears it."""
+        """Do nothing."""
 
     def end_input(self) -> None:
-        """There is none."""
+        """Do nothing."""
 
     def listen(self, *, listens: bool) -> None:
-        """There is nothing to be heard."""
+        """Do nothing."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """There is no terminal."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nobody needs to know why."""
+        """Cancel the report of the failure."""
         self._end.cancel()

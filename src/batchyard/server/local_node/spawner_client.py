@@ -1,4 +1,4 @@
-"""The spawner of the node: the program that starts what keeps runs. Found where one runs, else started."""
+"""Client of the node's spawner, the program that starts shims. It connects to a running spawner or starts one."""
 
 import asyncio
 import fcntl
@@ -19,11 +19,11 @@ _MODULE: Final = "batchyard.shim.spawner"
 
 
 class SpawnerError(Exception):
-    """No spawner could be started; says why."""
+    """The spawner could not be started. The message says why."""
 
 
 class Spawner:
-    """See the module. `restarted` is called when another was started, who knows of no wish yet."""
+    """A connection to the spawner. `restarted` is called when another was started, which has no requests yet."""
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, restarted: Callable[[], None]) -> None:
         self._node = node
@@ -35,12 +35,12 @@ class Spawner:
 
     @property
     def features(self) -> Mapping[str, Any]:
-        """What this machine can do."""
+        """The features of this machine."""
         found: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
         return found
 
     def ask(self, path: Path) -> None:
-        """Have a run kept. A spawner that cannot be asked is ended, and the next is asked again for all."""
+        """Request a shim for a run. An unreachable spawner is killed; its successor gets all requests again."""
         try:
             self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._folder}/spawner")
         except (ConnectionRefusedError, FileNotFoundError):
@@ -48,7 +48,7 @@ class Spawner:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self, *, is_needed: bool) -> None:
-        """Let it go, and end it where nothing runs that it is needed for."""
+        """Disconnect; terminate the spawner if no run needs it."""
         self._loop.remove_reader(self._pidfd)
         if not is_needed:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -57,11 +57,11 @@ class Spawner:
         self._socket.close()
 
     def _found(self) -> int:
-        """The process that is the spawner, started where there is none."""
+        """Return a pidfd of the spawner, which is started if it is not running."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as told:
-                started = subprocess.Popen(  # noqa: S603 - our own command
+                started = subprocess.Popen(  # noqa: S603 - a fixed command
                     [sys.executable, "-I", "-m", _MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
                     stdout=told,
@@ -82,10 +82,10 @@ class Spawner:
             except subprocess.TimeoutExpired:
                 continue
             break
-        raise SpawnerError(f"the program that starts containers did not; see {self._node / 'spawner.log'}")
+        raise SpawnerError(f"the spawner did not start; see {self._node / 'spawner.log'}")
 
     def _ended(self) -> None:
-        """Start another."""
+        """Start another spawner."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = self._found()
@@ -93,12 +93,12 @@ class Spawner:
 
 
 def is_kept(run: Path) -> bool:
-    """Whether somebody keeps the run of a folder."""
+    """Whether the run of a folder has a shim."""
     return is_locked(run / "lock")
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of a file."""
+    """Whether a process holds the lock of a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

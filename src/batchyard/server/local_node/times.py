@@ -1,7 +1,6 @@
-"""Times that the programs of the node tell, in the platform's time, and wishes of the platform in the machine's.
+"""Conversion between the platform's time and the machine's time, which the programs of the node use.
 
-Those programs know the machine's clock alone. The platform's time may be ahead of it: it does not go back where the
-machine's clock was set back, nor where it ran faster before.
+The platform's time may be ahead: it does not go back when the machine's clock is set back, or after it was accelerated.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,15 +10,15 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND, Duration, Instant
 
-#: Clocks that differ by less are taken for equal.
+#: The tolerated difference of the clocks.
 _DIFFERS: Final = 2 * SECOND
-#: Of so many times it is remembered what they are, so that they stay what they were if a clock is set.
+#: Maximum remembered conversions, so that a time keeps its converted value when a clock is set.
 _REMEMBERED_MAX: Final = 65_536
 _TIMES: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
-    """See the module. `clock` tells the platform's time."""
+    """The difference of both clocks, and the converted times. `clock` returns the platform's time."""
 
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock
@@ -28,26 +27,26 @@ class NodeTimes:
         self._remembered = lru_cache(maxsize=_REMEMBERED_MAX)(self.here)
 
     def here(self, told: Instant) -> Instant:
-        """The platform's time when it is that time by the machine's clock, as it is now."""
+        """Convert machine time to platform time."""
         return told + self._platform_is_ahead()
 
     def there(self, instant: Instant) -> Instant:
-        """The machine's time when it is that time here."""
+        """Convert platform time to machine time."""
         return instant - self._platform_is_ahead()
 
     def state(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The state of a run with its times in the platform's."""
+        """Convert the times of a run's state to platform time."""
         state = {**told, **{field: self._remembered(told[field]) for field in _TIMES if told.get(field)}}
         exceeded = told.get("exceeded")
         return {**state, "exceeded": {**exceeded, "at": self._remembered(exceeded["at"])}} if exceeded else state
 
     def run(self, told: Obj) -> Obj:
-        """A run with its times in the platform's: those of its state, and of the wish that it end."""
+        """Convert the times of a run to platform time: those of its state and of its stop."""
         run = {**told, "status": self.state(told["status"])}
         return {**run, "stop": {**run["stop"], "at": self._remembered(run["stop"]["at"])}} if "stop" in run else run
 
     def stopped_there(self, run: Obj) -> Obj:
-        """A run that is to end, with the time of that wish in the machine's."""
+        """Convert the time of a run's stop to machine time."""
         return {**run, "stop": {**run["stop"], "at": self.there(run["stop"]["at"])}}
 
     def _platform_is_ahead(self) -> Duration:

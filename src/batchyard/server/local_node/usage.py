@@ -1,6 +1,6 @@
-"""What this machine's containers use at present: rates between readings that are taken now and then.
+"""CPU and memory usage of this machine's containers, from periodic readings.
 
-As metrics-server has it: a reading every 15 seconds, and of what has only just begun what it used since. Source:
+As in metrics-server, a reading is taken every 15 seconds; a newer container is measured from its start. Source:
 metrics-server's pkg/storage.
 """
 
@@ -19,11 +19,10 @@ from batchyard.shim import stop
 
 # --- usage readings ---
 #
-# What processes of this machine have used of it: from control groups where there are some, else from /proc.
+# Usage from cgroups if they exist, else from /proc.
 #
-# Memory is the working set, as cAdvisor counts it: what is in use but for files that nobody read for a while. Of
-# processes without a control group it is what they have for themselves. Sources: cAdvisor
-# container/libcontainer/handler.go, proc(5).
+# Memory is the working set as cAdvisor counts it: usage without inactive file pages. For processes without a cgroup it
+# is their unshared resident memory. Sources: cAdvisor container/libcontainer/handler.go, proc(5).
 
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -32,7 +31,7 @@ _KIBI: Final = 1024
 
 
 class Reading(NamedTuple):
-    """What was used until an instant: processor time in microseconds since the beginning; memory in bytes then."""
+    """Usage at an instant: cumulative CPU time in microseconds, and memory in bytes."""
 
     at: Instant
     cpu: int
@@ -40,7 +39,7 @@ class Reading(NamedTuple):
 
 
 def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> Reading:
-    """What a container has used until now; its control group by controller, empty where there is none."""
+    """Read a container's usage. `group` maps cgroup controllers to paths; it is empty without cgroups."""
     inside = _members(group.values()) if group else stop.below(keeper)
     cpu = _cpu_of_group(group)
     memory = _memory_of_group(group["memory"]) if "memory" in group else None
@@ -52,16 +51,16 @@ def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> Reading
 
 
 def of_machine(now: Instant) -> Reading:
-    """What the whole machine has used until now."""
+    """Read the usage of the machine."""
     ticks = [int(word) for word in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
-    busy = sum(ticks) - sum(ticks[3:5])  # but for those in which it was idle, or waited for disks
+    busy = sum(ticks) - sum(ticks[3:5])  # without idle and iowait
     known = _rows(Path("/proc/meminfo"))
     memory = known["MemTotal:"] - known["MemFree:"] - known.get("Inactive(file):", 0)
     return Reading(now, busy * SECOND // _TICK, memory * _KIBI)
 
 
 def _cpu_of_group(group: Mapping[str, str]) -> int | None:
-    """None where its control group does not count that."""
+    """Return the CPU time of a cgroup in microseconds; None if it is not accounted."""
     for path in map(Path, group.values()):
         if "usage_usec" in (rows := _rows(path / "cpu.stat")):
             return rows["usage_usec"]
@@ -71,7 +70,7 @@ def _cpu_of_group(group: Mapping[str, str]) -> int | None:
 
 
 def _memory_of_group(path: str) -> int | None:
-    """None where the group is gone."""
+    """Return the working set of a cgroup in bytes; None if it does not exist."""
     rows = _rows(Path(path, "memory.stat"))
     for file, inactive in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _text(Path(path, file)):
@@ -84,7 +83,7 @@ def _members(folders: Iterable[str]) -> list[int]:
 
 
 def _cpu_of_process(pid: int) -> int:
-    """Its time and that of its children that have ended."""
+    """Return the CPU time of a process and of its reaped children, in microseconds."""
     fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) * SECOND // _TICK
 
@@ -95,28 +94,28 @@ def _memory_of_process(pid: int) -> int:
 
 
 def _rows(path: Path) -> dict[str, int]:
-    """A file of names and numbers."""
+    """Parse a file of names and numbers."""
     rows = (line.split() for line in _text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
 
 def _text(path: Path) -> str:
-    """Empty where there is no such file any more."""
+    """Read a file; '' if it does not exist."""
     with suppress(OSError):
         return path.read_text("ascii", "replace")
     return ""
 
 
 _EVERY: Final = 15.0  # seconds
-#: What is shorter tells nothing.
+#: The shortest interval that gives a usable rate.
 _LEAST: Final = SECOND
 
-#: The last two readings, the older one first.
+#: The last two readings, older first.
 _Readings: TypeAlias = tuple[Reading, Reading]
 
 
 class LocalUsage:
-    """See the module."""
+    """The last two readings of each container and of the machine."""
 
     def __init__(self, machine: Machine, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]) -> None:
         self._machine = machine
@@ -129,7 +128,7 @@ class LocalUsage:
         self._timer = loop.call_later(_EVERY, self._look)
 
     def of_pod(self, uid: str) -> Measured | None:
-        """What each container of a pod uses; None before that is known."""
+        """Return the usage of each container of a pod; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
         rates = {run.container: _rate(self._readings(run)) for run in runs}
         if not rates or any(rate is None for rate in rates.values()):
@@ -138,7 +137,7 @@ class LocalUsage:
         return Measured({name: rate.usage for name, rate in found.items()}, min(rate.window for rate in found.values()))
 
     def of_node(self) -> Measured | None:
-        """What the whole machine uses, by the name ''; None before that is known."""
+        """Return the usage of the machine, under the name ''; None before it is known."""
         old, new = self._node
         if new.at - old.at < _LEAST:
             self._node = (old, of_machine(self._clock()))
@@ -146,13 +145,13 @@ class LocalUsage:
         return None if rate is None else Measured({"": rate.usage}, rate.window)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
     def _readings(self, run: Run) -> _Readings:
-        """Its last readings; of one that was never read what it used since it began."""
+        """Return the last two readings of a run; for a new run, its start and a reading now."""
         key = key_of(run.obj)
         found = self._containers.get(key)
         if found is None or found[1].at - found[0].at < _LEAST:
@@ -161,7 +160,7 @@ class LocalUsage:
         return found
 
     def _asked(self, run: Run) -> tuple[int, Mapping[str, str]]:
-        """Of whom a reading is taken: a keeper, and a control group."""
+        """Return what to read for a run: the pid of its shim, and its cgroups."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(RUN, key.namespace, SANDBOX))
         groups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
@@ -174,7 +173,7 @@ class LocalUsage:
             self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
-        """Take a reading of everything, in a thread: there may be many to read."""
+        """Read all containers in a thread, since there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
         asked = {key_of(run.obj): self._asked(run) for run in runs}
         begun = {key_of(run.obj): Reading(run.started_at, 0, 0) for run in runs}
@@ -187,7 +186,7 @@ class LocalUsage:
 
 
 class _Rate:
-    """What is used of each resource, and over how many microseconds that was measured."""
+    """Usage by resource (CPU in thousandths, memory in bytes), and the measured interval in microseconds."""
 
     def __init__(self, old: Reading, new: Reading) -> None:
         self.window = new.at - old.at

@@ -1,10 +1,10 @@
-"""The volumes of pods in their folders: written so that whoever reads sees all of one plan, and later all of the next.
+"""Volumes of pods in their folders, updated atomically: a reader sees either the old or the new files.
 
     ..data                       -> ..2026_01_01_00_00_00.ab12cd34, in which the files are
     name                         -> ..data/name, for each file or folder at the top
 
-A volume changes when `..data` is renamed. A container that has a single file of it (subPath) holds that file itself,
-and sees no change. What a write left that was broken off goes with the next one. Nobody else writes meanwhile.
+A volume is updated by renaming `..data`. A container that mounts a single file (subPath) holds that file itself and
+sees no update. The next update removes the leftovers of an interrupted one. There is only one writer.
 Sources: pkg/volume/util (atomic_writer.go, nested_volumes.go, subpath); pkg/volume (volume_linux.go, hostpath).
 """
 
@@ -33,9 +33,9 @@ _VOLUME_MODE: Final = 0o777
 
 
 def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
-    """Make a volume in its folder, or bring it up to date; whether that changed its files.
+    """Create or update a volume in its folder. Return whether that changed its files.
 
-    VolumeError if it cannot be made. An empty one in memory is a folder here: the pod's sandbox mounts the rest.
+    VolumeError if it cannot be created. For an emptyDir in memory only the folder is created; the sandbox mounts it.
     """
     try:
         match plan:
@@ -54,7 +54,7 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
 
 
 def write_files(folder: Path, plan: Files, now: Instant) -> bool:
-    """Let a folder hold these files and no others; whether it did not before. OSError if that fails."""
+    """Make a folder hold exactly these files. Return whether that changed it. OSError if it fails."""
     is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
@@ -74,7 +74,7 @@ def write_files(folder: Path, plan: Files, now: Instant) -> bool:
 
 
 def _current(folder: Path) -> Path | None:
-    """Where the files are now; None if they are nowhere."""
+    """Return the folder that holds the current files; None if there is none."""
     try:
         current = folder / (folder / DATA).readlink()
     except OSError:
@@ -87,7 +87,7 @@ def _contents(current: Path) -> dict[str, bytes]:
 
 
 def _written(folder: Path, plan: Files, now: Instant) -> Path:
-    """A new folder with the files, which nobody sees yet."""
+    """Write the files to a new folder that is not visible yet."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
     new.chmod(_FOLDER_MODE)
@@ -97,14 +97,14 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
         (new / path).touch(mode=0o600)
         (new / path).write_bytes(file.content)
         if plan.group is not None:
-            with suppress(PermissionError):  # an ordinary user, who runs all containers as himself
+            with suppress(PermissionError):  # an unprivileged user runs all containers under its own uid
                 os.chown(new / path, -1, plan.group)
         (new / path).chmod(file.mode)
     return new
 
 
 def _link_names(folder: Path, files: Mapping[str, File]) -> None:
-    """Let what lies at the top be seen, where it is not yet."""
+    """Create the missing links for top-level names."""
     for name in _names_at_top(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA}/{name}")
@@ -115,7 +115,7 @@ def _names_at_top(files: Mapping[str, File]) -> list[str]:
 
 
 def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
-    """Remove names that lead nowhere any more, folders that nobody sees, and what was broken off."""
+    """Remove dangling names, old folders, and leftovers of interrupted updates."""
     kept = {DATA, str((folder / DATA).readlink()), *_names_at_top(files)}
     for path in sorted(folder.iterdir()):
         if path.name in kept:
@@ -130,7 +130,7 @@ def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
 
 
 def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
-    """Make what is not there of a path in a volume, with that mode whatever the umask says."""
+    """Create the missing folders of a path in a volume, with this mode regardless of the umask."""
     missing: list[Path] = []
     folder = wanted
     while not folder.exists() and folder != volume.parent:
@@ -142,7 +142,7 @@ def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
 
 
 def _check_host_path(name: str, plan: HostPath) -> None:
-    """Make what is to be made, and see that it is what it is said to be, and where it may be."""
+    """Create the path if its type requires it, and check its type and location. Raises VolumeError."""
     path = Path(plan.path)
     real = os.path.realpath(path)
     if not _is_allowed(real, plan):
@@ -157,12 +157,12 @@ def _check_host_path(name: str, plan: HostPath) -> None:
 
 
 def _is_allowed(real: str, plan: HostPath) -> bool:
-    """Whether pods may have a path in which there are no links."""
+    """Whether pods may use a path, which must not contain links."""
     return lies_below(real, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
-    """What a path is to be and is not; '' if all is well."""
+    """Return the expected file type if the path does not have it; else ''."""
     mode = path.stat().st_mode if path.exists() else 0
     match kind:
         case "Directory" | "DirectoryOrCreate":
@@ -178,21 +178,21 @@ def _type_fault(path: Path, kind: str) -> str:
     return ""
 
 
-# --- what of a volume is mounted ---
+# --- mount sources ---
 
 
 def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
-    """What is to be mounted, as the spec of a run has it; made as a folder where it is not there.
+    """Return the source of a mount for the spec of a run. A missing folder is created.
 
-    ContainerError if it would lie outside of its volume, or of what is allowed: containers may have put links there,
-    and may exchange folders for links at any time. So no link is followed to make a folder, nor to mount what is
-    returned (batchyard.shim.launch).
+    ContainerError if it would lie outside of its volume or of the allowed paths. Containers can create links, and can
+    replace folders by links at any time. Therefore no link is followed when a folder is created, nor when the result is
+    mounted (batchyard.shim.launch).
     """
     if isinstance(plan, Empty) and plan.is_memory:
-        return mount.source  # it is mounted where only the pod's own programs see it
+        return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
     if isinstance(plan, HostPath) and not _is_allowed(str(volume), plan):
-        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads out of what is allowed here")
+        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside of the allowed paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, HostPath) else mount.source
     wanted = Path(os.path.realpath(volume / mount.sub_path))
@@ -207,11 +207,11 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
     except OSError as error:
         raise _sub_path_error("create subPath directory", mount) from error
     if isinstance(plan, Files):
-        return mount.source  # nobody else writes there, and a link goes on to lead to what is there then
+        return mount.source  # only the platform writes there, and the link follows later updates
     return str(wanted if isinstance(plan, HostPath) else Path(mount.folder) / wanted.relative_to(volume))
 
 
 def _sub_path_error(what: str, mount: Mount) -> ContainerError:
-    """No more is said: it could tell of the machine."""
+    """Return an error without details, which could disclose facts about the machine."""
     whose = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
     return ContainerError(CONFIG, f"failed to {what} {whose}")

@@ -1,1 +1,1 @@
-"""Logs and ledgers that a server writes."""
+"""Logs, traces, and the decision ledger of a running process."""

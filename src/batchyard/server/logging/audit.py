@@ -1,4 +1,4 @@
-"""The audit log: a file of JSON lines that its owner alone may read, begun anew when it is large."""
+"""Audit log: a private file of JSON lines, rotated by size."""
 
 import errno
 import logging
@@ -14,14 +14,14 @@ from batchyard.apiserver.audit import Audited, audit_event
 from batchyard.apiserver.responses import Later
 from batchyard.server.clocks.wall import wall_clock
 
-#: At this size the file becomes FILE.1, in the place of the one before.
+#: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
 SIZE_MAX: Final = 100 * 1024 * 1024
 _LOG: Final = logging.getLogger("batchyard.audit")
 _encode = msgspec.json.Encoder().encode
 
 
 class AuditLog:
-    """See the module."""
+    """The open file of the audit log."""
 
     def __init__(self, path: Path, size_max: int = SIZE_MAX) -> None:
         self._path = path
@@ -30,9 +30,9 @@ class AuditLog:
         self._file = _opened(path)
 
     def note(self, audited: Audited) -> None:
-        """Write down a request that was answered; a disk that is full stops nobody, but is told."""
+        """Write the event of an answered request. On errors the event is lost and the error is logged."""
         if isinstance(audited.answer, Later):
-            return  # it is noted once its answer is there
+            return  # noted once it has its answer
         self._count += 1
         line = _encode(audit_event(audited, wall_clock(), self._count)) + b"\n"
         try:
@@ -41,11 +41,11 @@ class AuditLog:
             _LOG.error("a line of the audit log %s is lost: %s", self._path, error)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
-        """Write a line whole, or nothing of it."""
+        """Write a line completely or not at all."""
         end = self._file.tell()
         if end + len(line) > self._size_max:
             self._begin_anew()
@@ -55,8 +55,8 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _begin_anew(self) -> None:
-        """Put the file aside, and begin another. What cannot be done now is tried again with the next line."""
-        with suppress(FileNotFoundError):  # it was put aside already, and another could not be begun
+        """Rotate the file. If that fails, the next line retries it."""
+        with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         file = _opened(self._path)
         self._file.close()
@@ -64,5 +64,5 @@ class AuditLog:
 
 
 def _opened(path: Path) -> FileIO:
-    """A file to go on with; a new one is for its owner alone to read."""
+    """Open a file for appending. A new file is private to its owner."""
     return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

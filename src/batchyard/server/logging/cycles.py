@@ -1,6 +1,6 @@
-"""Scheduling cycles in the log, at the level `debug`, and as traces of their own where traces are sent.
+"""Scheduling cycles: logged at level `debug`, and exported as traces.
 
-Times are the clock's, for that is what a cycle takes, however fast the platform's own time runs.
+Times are real time, independent of the platform's speed, because they measure the cost of a cycle.
 """
 
 import logging
@@ -22,7 +22,7 @@ _SPAN_DIGITS: Final = 16
 
 
 class CycleLog:
-    """See the module. A CycleWatch, before another."""
+    """The times of the current cycle. A CycleWatch that delegates to another."""
 
     def __init__(self, watch: CycleWatch, emit: Callable[[Span], None] | None) -> None:
         self._watch = watch
@@ -31,17 +31,17 @@ class CycleLog:
         self._decided: Instant = 0
 
     def begin(self) -> None:
-        """There are heads, and a cycle begins."""
+        """Record that a cycle with heads begins."""
         self._began = wall_clock()
         self._watch.begin()
 
     def decide(self) -> None:
-        """All is decided, and will be written."""
+        """Record that all decisions are made and will be applied."""
         self._watch.decide()
         self._decided = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """It is over."""
+        """Log and export the cycle."""
         self._watch.end(cycle, decisions)
         is_logged = _LOG.isEnabledFor(logging.DEBUG)
         if not is_logged and self._emit is None:

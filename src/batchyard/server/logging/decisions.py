@@ -1,7 +1,7 @@
-"""Decisions as they are recorded: numbered, logged, and kept by whoever keeps them.
+"""Decision log: numbers, logs and stores the decisions of the controllers.
 
-What is told again and again of one object is one entry. At the level `info` of the log `batchyard.decisions` each is a
-line, with its number.
+A decision that is repeated for an object is recorded once. Each is a line in the log `batchyard.decisions` at level
+`info`, with its number.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger("batchyard.decisions")
 
 
 class DecisionLog:
-    """See the module. An EventSink, before another; `last` is the number of the last entry before."""
+    """The number of the last decision, and the last decision of each object. An EventSink that delegates to another."""
 
     def __init__(self, sink: EventSink, keep: Callable[[DecisionRecord], None], last: int = 0) -> None:
         self._sink = sink
@@ -30,7 +30,7 @@ class DecisionLog:
         self._told: Remembered[Key, tuple[str, str]] = Remembered()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Keep what a controller records, and tell it on."""
+        """Record a decision, and pass it on to the sink."""
         self._sink(now, controller, record)
         regarding, type_, reason, message, details = record
         if self._told.recall(regarding) == (reason, message):
@@ -45,11 +45,11 @@ class DecisionLog:
 
 
 def keep_nothing(_entry: DecisionRecord) -> None:
-    """Nobody asks later."""
+    """Discard the decision: there is no ledger."""
 
 
 def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
-    """An entry as fields of a line in a log."""
+    """Return the structured fields of a log line."""
     kind, namespace, name = entry.regarding
     regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
     about = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}

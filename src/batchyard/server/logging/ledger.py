@@ -1,6 +1,6 @@
-"""The decision ledger of a platform that runs.
+"""Decision ledger of a running platform, with batched writes on a background thread.
 
-Entries gather for a moment, and a thread writes them. A query sees those that gather, too.
+Queries also return entries that are not written yet.
 """
 
 import asyncio
@@ -19,31 +19,31 @@ from batchyard.server.platform.group_commit import Writer
 from batchyard.store.ledger import LedgerFile
 
 _LOG: Final = logging.getLogger("batchyard")
-#: Entries gather for so long.
+#: How long entries are batched.
 _GATHER: Final = 0.05  # seconds
-#: Beyond so many that wait to be written the oldest are lost.
+#: Maximum unwritten entries. Beyond it the oldest are dropped.
 _WAITING_MAX: Final = 200_000
 
 
 class LiveLedger:
-    """See the module."""
+    """The ledger file, and the entries that are not written yet."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
-            _LOG.error("%s was damaged; it is put aside, and a new one begun", path)
-        #: The number of the last entry when it was opened.
+            _LOG.error("%s was damaged: it is renamed, and a new one is started", path)
+        #: The number of the last entry when the file was opened.
         self.last = self._file.last
         self._loop = loop
         self._writer = Writer(loop)
         self._gathered: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
         self._is_due = False
-        #: How many there were, and of these how many could not be kept.
+        #: The number of entries, and of those that were lost.
         self._entries = self._lost = 0
 
     def keep(self, entry: DecisionRecord) -> None:
-        """Keep an entry, whose number is greater than any before."""
+        """Add an entry, whose number must be greater than all before."""
         self._entries += 1
         self._gathered.append(entry)
         if not self._is_due and not self._writing:
@@ -51,25 +51,25 @@ class LiveLedger:
             self._loop.call_later(_GATHER, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """The entries asked for, in order, those that are yet to be written too."""
+        """Return the matching entries in order, including unwritten ones."""
         recent = [each for each in (*self._writing, *self._gathered) if _is_asked_for(each, query)]
         known = {each.number: each for each in (*self._file.find(query), *recent)}
         return [known[number] for number in sorted(known)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
-        """The entry of that number, if it is still kept."""
+        """Return the entry with a number, or None if it is no longer kept."""
         waiting = (each for each in (*self._writing, *self._gathered) if each.number == number)
         return next(waiting, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
-        """Figures of it."""
+        """Yield the metrics of the ledger."""
         waiting = len(self._writing) + len(self._gathered)
         figures = {"entries_total": self._entries, "lost_total": self._lost, "waiting": waiting}
         for name, value in figures.items():
             yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
-        """Write what is left, and let the file go."""
+        """Write the remaining entries, and close the file."""
         self._writer.end()
         self._is_due = True  # nothing more is written later
         if self._gathered:
@@ -92,7 +92,7 @@ class LiveLedger:
             self._loop.call_later(_GATHER, self._write)
 
     def _append(self, records: Sequence[DecisionRecord]) -> None:
-        """Write entries; a disk that is full stops nobody here, but is told."""
+        """Write entries. On errors they are lost and the error is logged."""
         try:
             self._file.append(records)
         except sqlite3.Error as error:
@@ -114,7 +114,7 @@ def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _is_like(key: Key, asked: Key) -> bool:
-    """Whether it is the one asked for, whose name may end with `?`s."""
+    """Whether a key matches the requested one, whose name may end with `?` wildcards of one character each."""
     if (key.kind, key.namespace) != (asked.kind, asked.namespace):
         return False
     known = asked.name.rstrip("?")

@@ -1,7 +1,7 @@
-"""What a process logs: lines for people, or JSON lines with fields for programs.
+"""Log output of a process: text lines, or JSON lines with structured fields.
 
-error     something of ours is defective, or something is lost
-warning   something is missing or amiss
+error     a defect in batchyard, or lost data
+warning   something is missing or fails
 info      each decision, with its number in the decision ledger
 debug     each scheduling cycle
 """
@@ -26,14 +26,14 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class LogSettings(NamedTuple):
-    """How much is logged, and in which form; what is logged of itself is the least."""
+    """The log level and format."""
 
     level: str = "warning"
     is_json: bool = False
 
 
 def begin(settings: LogSettings) -> None:
-    """Log so from now on, to standard error."""
+    """Configure logging to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if settings.is_json else Lines())
     root = logging.getLogger()
@@ -42,10 +42,10 @@ def begin(settings: LogSettings) -> None:
 
 
 class Lines(logging.Formatter):
-    """Lines for people: what is amiss as it is said, decisions with their time."""
+    """Text format: the bare message of warnings and errors; below that, also time and level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line, and the traceback of a defect below it."""
+        """Format a record as a line, followed by the traceback if it has one."""
         told = super().format(record)
         if record.levelno >= logging.WARNING:
             return told
@@ -53,10 +53,10 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """JSON lines: time, level, logger, message, and the fields of a record."""
+    """JSON format: time, level, logger, message, and the fields of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
+        """Format a record as a line."""
         told: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),

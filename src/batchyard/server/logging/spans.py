@@ -1,6 +1,6 @@
-"""Spans sent to a collector: OTLP over HTTP, as JSON, some at a time.
+"""Trace export: sends spans in batches to a collector, as OTLP over HTTP in JSON.
 
-What cannot be sent is tried again a few times, and then lost: nothing waits for a collector. What waits is bounded.
+A failed batch is retried a few times and then dropped, so that nothing waits for the collector. The queue is bounded.
 Source: opentelemetry-proto, docs/specification.md (OTLP/HTTP) and its mapping to JSON, where ids are hexadecimal.
 """
 
@@ -20,15 +20,15 @@ from batchyard.interfaces.observers import Span, SpanEvent
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 
-#: Spans that wait to be sent; beyond that the oldest are lost.
+#: Maximum queued spans. Beyond it the oldest are dropped.
 WAITING_MAX: Final = 10_000
 _AT_ONCE: Final = 512
 _EVERY: Final = 1.0  # seconds
 _SENT_WITHIN: Final = aiohttp.ClientTimeout(total=5)
-#: How long to wait before each further try, in seconds.
+#: Backoff before each retry, in seconds.
 _AGAIN_AFTER: Final = (1.0, 2.0, 4.0, 8.0)
 _ENDS_WITHIN: Final = 2.0  # seconds
-#: What a collector says that may take them later.
+#: Status codes after which a batch is retried.
 _LATER: Final = (429, 502, 503, 504)
 _PATH: Final = "/v1/traces"
 _INTERNAL: Final = 1
@@ -37,21 +37,21 @@ _LOG: Final = logging.getLogger("batchyard.traces")
 
 
 class SpanExport:
-    """See the module. Made within the event loop that it is to run in."""
+    """The queue of spans, and the batch being sent. Create it within the event loop that runs it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
         self._loop = loop
         self._waiting: deque[Span] = deque(maxlen=WAITING_MAX)
-        #: Taken out to be sent, and not sent yet.
+        #: The batch that is being sent.
         self._under_way: Sequence[Span] = ()
         self._sending: asyncio.Task[None] | None = None
-        #: How many there were, and of these how many were lost.
+        #: The number of spans, and of those that were lost.
         self._emitted = 0
         self.lost = 0
 
     def emit(self, span: Span) -> None:
-        """Send a span, soon."""
+        """Queue a span."""
         self._emitted += 1
         self.lost += len(self._waiting) == WAITING_MAX
         self._waiting.append(span)
@@ -59,12 +59,12 @@ class SpanExport:
             self._sending = self._loop.create_task(self._send_all())
 
     def texts(self) -> Iterator[str]:
-        """Figures of it."""
+        """Yield the metrics of the export."""
         yield text_of(metric("batchyard_spans_total"), [((), self._emitted)])
         yield text_of(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
-        """Send what waits, if that is soon done."""
+        """Send the queued spans, as far as possible within _ENDS_WITHIN."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -88,21 +88,21 @@ class SpanExport:
             self._sending = None
 
     def _take(self) -> Sequence[Span]:
-        """Those that are sent next."""
+        """Remove and return the next batch."""
         self._under_way = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
         return self._under_way
 
     async def _send(self, session: aiohttp.ClientSession, spans: Sequence[Span]) -> None:
-        """Send spans; what cannot be sent is lost in the end."""
+        """Send a batch with retries. If all fail, it is lost."""
         trouble: object = ""
         for pause in (*_AGAIN_AFTER, None):
             try:
                 code = await self._post(session, spans)
                 if code not in _LATER:
                     if code >= 400:
-                        self._lose(len(spans), f"it answered {code}")
+                        self._lose(len(spans), f"HTTP status {code}")
                     return
-                trouble = f"it answered {code}"
+                trouble = f"HTTP status {code}"
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 trouble = error
             if pause is not None:
@@ -130,7 +130,7 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def document_of(spans: Sequence[Span]) -> Mapping[str, Any]:
-    """Spans as an ExportTraceServiceRequest in JSON."""
+    """Encode spans as an ExportTraceServiceRequest."""
     about = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": about["service.version"]}
     within = {"scope": scope, "spans": [_told(span) for span in spans]}

@@ -1,1 +1,1 @@
-"""The operator (`batchyard operator`): controllers against an API server elsewhere."""
+"""The operator (`batchyard operator`): batchyard's controllers in their own process, against a remote API server."""

@@ -1,4 +1,4 @@
-"""Requests to an API server elsewhere, over the network. No logic beyond carrying."""
+"""HTTP transport to a remote API server, on aiohttp."""
 
 import asyncio
 import os
@@ -19,21 +19,21 @@ from batchyard.server.clocks.timers import passing
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.kubeconfig.access import Access, KubeconfigError
 
-#: A watch that says nothing for so long is asked for anew: bookmarks come about every minute.
+#: A watch without data for this long is restarted: bookmarks arrive about every minute.
 SILENCE_MAX: Final = 150  # seconds
 _CONNECTS_WITHIN: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
-#: What a server says that has no time now, or does not answer; and when it is asked again unless it says so.
+#: Status codes of a server that is overloaded or unreachable (0), and the retry delay without a Retry-After header.
 _NOT_NOW: Final = frozenset({0, 429, 503})
 _AGAIN_AFTER: Final = SECOND // 5
-#: The longest that a server may have us wait, however long it says.
+#: The longest Retry-After that is respected.
 _WAITS_MAX: Final = 3600  # seconds
 _DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
-    """Carries requests to one server. `renew` reads the credentials again when they are good no more."""
+    """A connection pool to one server. `renew` reads the credentials again when the server rejects them."""
 
     def __init__(self, access: Access, renew: Callable[[], Awaitable[Access]]) -> None:
         self._renew = renew
@@ -43,11 +43,11 @@ class HttpTransport:
         self._session = _session()
 
     def carrying_to(self, post: Callable[[Work], None]) -> "Carrier":
-        """A transport whose answers become work of a kernel."""
+        """Return a transport that delivers responses as work of a kernel."""
         return Carrier(self, post)
 
     async def close(self) -> None:
-        """Break off all that is under way."""
+        """Cancel all requests in progress."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -55,20 +55,20 @@ class HttpTransport:
         await self._session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let something run until it ends, or until this is closed."""
+        """Run a coroutine until it completes or the transport is closed."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """The answer to a request; asked again with new credentials, once, where the old ones are not good."""
+        """Return the response to a request. After a 401, retry once with renewed credentials."""
         answer = await self._asked(request)
         if answer.code == _UNAUTHORIZED and await self._has_renewed():
             answer = await self._asked(request)
         return answer
 
     async def ask_patiently(self, request: HttpRequest) -> HttpAnswer:
-        """The answer; asked again where the server has no time or is not there, as long as the request may take."""
+        """Return the response to a request. Retry an overloaded or unreachable server within the request's timeout."""
         until = ticks() + request.within / SECOND
         while (answer := await self.ask(request)).code in _NOT_NOW:
             wait = answer.retry_after or _AGAIN_AFTER
@@ -80,7 +80,7 @@ class HttpTransport:
     async def stream(
         self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
     ) -> HttpAnswer:
-        """Tell of the lines of an answer as they come; `to_the_end` also of one without an end. How it ended."""
+        """Pass on the lines of a response, with `to_the_end` also an incomplete last one. Return how it ended."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
         try:
             async with self._request(request, timeout) as response:
@@ -121,7 +121,7 @@ class HttpTransport:
         )
 
     async def _has_renewed(self) -> bool:
-        """Read the credentials again, once for all who ask; whether they are others."""
+        """Renew the credentials, once for all concurrent callers. Return whether they changed."""
         before = self._access
         if self._renewing is None:
             self._renewing = asyncio.ensure_future(self._read_again())
@@ -134,7 +134,7 @@ class HttpTransport:
             if access.authorization != self._access.authorization or not access.authorization:
                 self._access = access
         except KubeconfigError:
-            pass  # the server's refusal is told, and the next one is another occasion
+            pass  # the caller gets the 401, and the next 401 triggers another attempt
         finally:
             self._renewing = None
 
@@ -145,14 +145,14 @@ class HttpTransport:
 
 
 class Carrier:
-    """A Transport (batchyard.client.transport) over one connection to a server, for one kernel."""
+    """A Transport (batchyard.client.transport) that shares the connections of an HttpTransport, for one kernel."""
 
     def __init__(self, wire: HttpTransport, post: Callable[[Work], None]) -> None:
         self._wire = wire
         self._post = post
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request; tell of its answer, once."""
+        """Send a request. `answered` is called once with the response."""
         self._wire.start(self._send(request, answered))
 
     def watch(
@@ -161,7 +161,7 @@ class Carrier:
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a request whose answer goes on; tell of its lines as they come, and of its end, once."""
+        """Send a streaming request. Pass on its lines as they arrive; call `ended` once at the end."""
         self._wire.start(self._watch(request, told, ended))
 
     async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
@@ -179,7 +179,7 @@ class Carrier:
 
 
 def _session() -> aiohttp.ClientSession:
-    # Watches hold connections for as long as they last, so their number must have no bound.
+    # A watch occupies its connection, so the number of connections must not be limited.
     connector = aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
         connector=connector, headers={"user-agent": f"batchyard/{version('batchyard')}"}, auto_decompress=True
@@ -192,7 +192,7 @@ async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
 
 
 async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> bytes:
-    """Tell of whole lines; what came after the last."""
+    """Pass on complete lines. Return the incomplete rest."""
     rest: list[bytes] = []
     async for chunk in response.content.iter_any():
         first, *others = chunk.split(b"\n")
@@ -210,7 +210,7 @@ def _seconds(text: str) -> Duration | None:
 
 
 def _instant(date: str) -> Instant:
-    """The instant of a header `Date`; 0 where it is none."""
+    """Parse a `Date` header; 0 if it is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
     except ValueError:
@@ -218,18 +218,18 @@ def _instant(date: str) -> Instant:
 
 
 def _broken(error: BaseException) -> HttpAnswer:
-    """No answer; whether the request went out is known only where there was no connection."""
+    """Return the answer for a failed request. It was certainly not sent only if no connection was established."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     told = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
         told = f"{error.host}:{error.port}: {_reason(error.os_error)}"
-    elif isinstance(error, aiohttp.ClientPayloadError):  # it says so as if the server had refused something
-        told = "the connection broke off within an answer"
+    elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
+        told = "the connection broke within a response"
     return HttpAnswer(0, trouble=told, was_sent=was_sent)
 
 
 def _reason(error: OSError) -> str:
-    """Why there is no connection. Of a call that failed asyncio tells which; the system knows why."""
+    """Return why a connection failed: the system's error text, since asyncio's names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,8 +1,8 @@
-"""Whether somebody else decides about the same objects: Kueue, JobSet's own controllers, another batchyard.
+"""Detects other controllers of the same objects: Kueue, JobSet's controller, or another batchyard.
 
-They are known by the webhooks they install, whatever the configuration is called that has them, and by what they
-write: every change of an object says in its `managedFields` by whom it was. Who begins looks for both, and who decides
-goes on looking. Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
+They are recognized by the webhooks that they install, whatever the name of the configuration, and by the managers in
+the `managedFields` of objects. Both are checked before the operator starts, and continuously while it runs.
+Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,35 +25,36 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.operator.snapshot import Asking
 from batchyard.server.platform.status_report import PATH as REPORT
 
-#: How often it is looked for webhooks of others.
+#: How often webhook configurations are checked.
 EVERY: Final = 5 * SECOND
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-#: Whoever wrote no longer ago than this is taken to be there still.
+#: A manager that wrote within this time is assumed to be running.
 _RECENT: Final = 10 * MINUTE
-#: So many objects of a kind are looked at: whoever decides writes all of them.
+#: The number of objects of a kind that are checked. A controller writes all of them.
 _OBJECTS: Final = 50
 _LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
-#: Which webhook whoever admits has, Kueue and batchyard; and JobSet's controller, which they have too.
+#: The webhook of programs that admit Workloads (Kueue and batchyard); and that of JobSet's controller, which Kueue and
+#: batchyard have too.
 _ADMITS, _RUNS_SETS = "vworkload.kb.io", "vjobset.kb.io"
-#: By which webhook another installation of ours is known that runs a group.
+#: The webhook by which another batchyard installation is recognized, by controller group.
 _OURS_BY: Final = {ADMISSION: _ADMITS, JOBSET: "vpod.kb.io"}
 
 
 class Service(NamedTuple):
-    """Where webhooks are answered."""
+    """The Service of webhooks."""
 
     namespace: str
     name: str
 
 
 class _Upstream(NamedTuple):
-    """Somebody who does what a group of controllers does."""
+    """An upstream program that does the work of a controller group."""
 
     name: str
-    #: As whom he writes which kinds.
+    #: The names of its field managers (one exact, one prefix), and the kinds that it writes.
     managers: Sequence[str]
     kinds: Sequence[str]
-    #: What his configuration of webhooks is called where nobody gave it another name.
+    #: The default name of its webhook configuration.
     configuration: str
 
 
@@ -76,7 +77,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 
 
 async def refusal(wire: Asking, groups: Sequence[str], own: Service) -> str:
-    """Why these groups of controllers must not begin here; '' if nothing speaks against it."""
+    """Return why these controller groups must not start here; '' if nothing prevents it."""
     if why := await _run_by_platform(wire, groups):
         return why
     if why := await _seen_by_webhooks(wire, groups, own):
@@ -90,7 +91,7 @@ async def refusal(wire: Asking, groups: Sequence[str], own: Service) -> str:
 
 
 async def look_out(wire: Asking, groups: Sequence[str], own: Service) -> str:
-    """Look for webhooks of others from time to time, until there are any: why these groups must not go on."""
+    """Check the webhook configurations periodically. Return the reason to stop once a conflict appears."""
     why = ""
     while not why:
         await passing(EVERY)
@@ -99,7 +100,7 @@ async def look_out(wire: Asking, groups: Sequence[str], own: Service) -> str:
 
 
 def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
-    """Why these groups must not go on, where a change is one that only who decides the same makes; else ''."""
+    """Return why these groups must stop, if a change was made by a competing controller; else ''."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
@@ -111,7 +112,7 @@ def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
 
 
 async def _run_by_platform(wire: Asking, groups: Sequence[str]) -> str:
-    """The same of a platform of ours, which says what it runs itself."""
+    """Return why the groups must not start if the server is a batchyard platform that runs them itself; else ''."""
     if await is_foreign(wire):
         return ""
     report = await wire.ask(HttpRequest("GET", REPORT))
@@ -122,12 +123,12 @@ async def _run_by_platform(wire: Asking, groups: Sequence[str]) -> str:
     without = ",".join(f"-{group}" for group in groups if group in runs)
     return (
         f"this platform runs {both} itself: two would decide about the same objects. Start it with --controllers "
-        f"'*,{without}', or leave them out here; --beside-upstream goes on all the same"
+        f"'*,{without}', or leave them out here; --beside-upstream skips this check"
     )
 
 
 async def _seen_by_webhooks(wire: Asking, groups: Sequence[str], own: Service) -> str:
-    """The same, going by configurations of webhooks."""
+    """Return why the groups must not start, by the webhook configurations of other programs; else ''."""
     found = list_in(await wire.ask(HttpRequest("GET", _CONFIGURATIONS)))
     others = [each for each in (found or {}).get("items") or () if not _is_at(each, own)]
     for group in groups:
@@ -141,12 +142,12 @@ async def _seen_by_webhooks(wire: Asking, groups: Sequence[str], own: Service) -
 def _told(group: str, name: str, signs: Sequence[str]) -> str:
     return (
         f"{name} is on this cluster ({'; '.join(signs)}): two would decide about the same objects. "
-        f"Remove it, or leave {group} out of --controllers; --beside-upstream goes on all the same"
+        f"Remove it, or leave {group} out of --controllers; --beside-upstream skips this check"
     )
 
 
 def _decider(configuration: Obj, group: str) -> str:
-    """Who does what a group does, by his webhooks; '' if he does not. Kueue has some for JobSets, and runs none."""
+    """Return the program that does the work of a group, by its webhooks; else ''. Kueue has JobSet webhooks too."""
     hooks = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _OURS_BY.get(group) in hooks else ""
@@ -169,15 +170,16 @@ async def _writings(wire: Asking, upstream: _Upstream) -> AsyncIterator[str]:
         answer = await wire.ask(HttpRequest("GET", f"{path}?limit={_OBJECTS}"))
         found = list_in(answer) or {}
         written = _last_written(found.get("items") or (), upstream.managers)
-        now = answer.told_at or wall_clock()  # they were written by the server's time
+        now = answer.told_at or wall_clock()  # managedFields have the server's time
         if written is not None and now - written < _RECENT:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written))} ago"
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
-    """The time of the last write by these managers, as `managedFields` has it.
+    """Return the time of the last write by these managers in `managedFields`; None without one.
 
-    The managers that this operator applies statuses by too are no sign: whoever decides also writes ClusterQueues.
+    Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
+    ClusterQueues under other names.
     """
     whole, prefix = managers
     times = [

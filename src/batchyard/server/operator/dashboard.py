@@ -1,6 +1,6 @@
-"""The page at an operator's port: of what the operator knows, for whoever shows a token of its API server.
+"""The dashboard on an operator's port, for users with a token of its API server.
 
-It runs in the process that leads, and nowhere else: the others know nothing.
+Only the leader serves it, because other replicas have no objects in memory.
 """
 
 import asyncio
@@ -17,41 +17,41 @@ from batchyard.dashboard.assets import HEADERS, asset
 from batchyard.interfaces.client import WatchEvent
 from batchyard.server.operator.token_review import Reviewed
 
-#: Rights are asked anew in every model until nothing is open; each round may show more that is to be asked.
+#: A model is computed again until all permissions that it depends on are known. Each round may need further ones.
 _ROUNDS_MAX: Final = 8
-#: Seconds after which somebody who looks on is looked at again.
+#: Seconds after which the token and permissions of a watching user are checked again.
 _AGAIN: Final = 20.0
 _SCHEME: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
 
 class Hub:
-    """Tells streams of changes."""
+    """The open model streams, which are notified of changes."""
 
     def __init__(self) -> None:
         self._streams: dict[ModelStream, None] = {}
 
     def join(self, watch: ModelStream) -> None:
-        """Tell a stream of all that comes."""
+        """Notify a stream of all further changes."""
         self._streams[watch] = None
 
     def leave(self, watch: ModelStream) -> None:
-        """Tell it no more."""
+        """Stop notifying a stream."""
         self._streams.pop(watch, None)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Something has changed."""
+        """Pass changes to all streams."""
         for stream in list(self._streams):
             stream.feed(events)
 
     def touch(self) -> None:
-        """There is something to show that no object tells."""
+        """Refresh all streams after a change that no object shows."""
         for stream in list(self._streams):
             stream.touch()
 
 
 class OperatorPage:
-    """See the module. `models` are there once the operator leads."""
+    """The routes of the dashboard. `models` returns None until the operator leads."""
 
     def __init__(self, reviewed: Reviewed, models: Callable[[], tuple[Models, Hub] | None]) -> None:
         self._reviewed = reviewed
@@ -59,7 +59,7 @@ class OperatorPage:
         self._files = Files(asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """What it answers."""
+        """Return the routes."""
         return [
             web.get(FILES, self._file),
             web.get(f"{FILES}/{{name:.*}}", self._file),
@@ -78,7 +78,7 @@ class OperatorPage:
     async def _answered(self, request: web.Request) -> web.StreamResponse:
         there = self._models()
         if there is None:
-            raise Refused(503, "ServiceUnavailable", "this operator does not lead: look at the one that does")
+            raise Refused(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
         models, hub = there
         header = request.headers.get("authorization", "")
         token = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
@@ -90,7 +90,7 @@ class OperatorPage:
         if not asked.flag("watch"):
             return _sent(answer)
         stream = models.answer(asked)
-        assert isinstance(stream, ModelStream), "a watch is a stream"
+        assert isinstance(stream, ModelStream), "a watch returns a stream"
         hub.join(stream)
         try:
             return await self._follow(request, stream, token)
@@ -99,7 +99,7 @@ class OperatorPage:
             stream.end()
 
     async def _settled(self, models: Models, asked: Request) -> Response:
-        """The answer once all rights are known that it depends on."""
+        """Return the response once all permissions that it depends on are known."""
         for _ in range(_ROUNDS_MAX):
             refused: Refused | None = None
             try:
@@ -110,11 +110,11 @@ class OperatorPage:
                 break
         if refused is not None:
             raise refused
-        assert isinstance(answer, Response), "what is asked once is answered once"
+        assert isinstance(answer, Response), "a request without watch returns a plain response"
         return answer
 
     async def _follow(self, request: web.Request, stream: ModelStream, token: str) -> web.StreamResponse:
-        """Send what becomes of a model, as long as its reader is who he was."""
+        """Stream the changes of a model while its user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of kinds that controllers look at and a server does not serve: which, and their making."""
+"""Installation of missing CustomResourceDefinitions, and reports about lists and watches that fail."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ from batchyard.client.writes import decoded
 from batchyard.server.clocks.timers import passing
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-#: Groups of Kubernetes itself have no dot, or end so; a server without them is no Kubernetes.
+#: API groups of Kubernetes itself have no dot or this suffix. They are never installed.
 _NATIVE: Final = (".k8s.io",)
 _LOOKS_MAX: Final = 50
 _LOOKS_EVERY: Final = SECOND // 5
@@ -25,14 +25,14 @@ _THERE: Final = 409
 
 
 class Asked(Protocol):
-    """A server that can be asked."""
+    """A client of an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """The answer to a request."""
+        """Return the response to a request."""
 
 
 async def install(wire: Asked, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the definitions of kinds that are not served; what was done, in lines."""
+    """Install the CustomResourceDefinitions of kinds that are not served. Return a message for each."""
     missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
     return [await _install(wire, info) for info in missing]
 
@@ -45,7 +45,7 @@ def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 
 async def _is_served(wire: Asked, info: ServedKind) -> bool:
-    """Whether the server serves the kind in any version that we know."""
+    """Whether the server serves the kind in any known version."""
     for version in info.versions:
         answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
         if answer.code != 404:
@@ -68,23 +68,23 @@ async def _install(wire: Asked, info: ServedKind) -> str:
     return f"batchyard: {name}: installed; the server does not serve it yet"
 
 
-# --- troubles ---
+# --- watch errors ---
 #
-# What is told of lists and watches that fail: each trouble once for as long as it lasts, and that it is over.
+# Reports errors of lists and watches: each error once while it lasts, and the recovery from all of them.
 #
-# A kind that is not served is no trouble that passes: all else goes on beside it.
+# A kind that is not served does not recover by itself. The other kinds work without it.
 
 
 class Troubles:
-    """See the module. `remedy` is said where a kind is not served."""
+    """The errors that were reported and may still last. `remedy` is appended if a kind is not served."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
-        #: What was told, and may be so still.
+        #: The reported errors that may still last.
         self._told: dict[str, None] = {}
 
     def news(self, informer: Informer, all_of_them: Iterable[Informer]) -> str:
-        """What is to be told now that one of them has heard something; '' if nothing."""
+        """Return the message to report after an informer got a response; '' if none."""
         if informer.trouble:
             if informer.trouble in self._told:
                 return ""
@@ -96,10 +96,10 @@ class Troubles:
         if any(lasting.values()) or self._told.keys() == lasting.keys():
             return ""
         self._told = dict.fromkeys(lasting)
-        return "goes on"
+        return "recovered"
 
     def _in_words(self, informer: Informer) -> str:
         if informer.is_served:
             return informer.trouble
-        told = f"{informer.trouble}: there are none for it, and it looks again from time to time"
+        told = f"{informer.trouble}: treated as having no objects; retrying periodically"
         return f"{told}; {self._remedy}" if self._remedy else told

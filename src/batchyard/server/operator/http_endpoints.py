@@ -1,4 +1,4 @@
-"""An HTTP server beside controllers: health, figures and whatever else is told at its port."""
+"""HTTP endpoints of the operator and the shadow: health, metrics and the dashboard."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ _ENDS_WITHIN: Final = 1.0  # seconds
 
 
 class Site:
-    """Answers at an address as long as it is entered; at port 0 there is nobody."""
+    """An HTTP server that runs while its context is entered. With port 0 it does not listen."""
 
     def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], tell: Callable[[str], None]) -> None:
         self._routes = routes
@@ -40,7 +40,7 @@ class Site:
 
 
 def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
-    """/healthz, /readyz and /metrics; `waits_for` says what it waits for before it is ready, '' if it is."""
+    """Routes for /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, or '' when ready."""
 
     async def alive(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -50,7 +50,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
         return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
 
     async def metrics(request: web.Request) -> web.StreamResponse:
-        """All figures, part by part; between two of them the controllers go on."""
+        """Send the metrics in parts, so that the controllers run in between."""
         try:
             parts = exposition.parts(request.query.getall(CHOICE, []))
         except ValueError as error:
@@ -66,7 +66,7 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
 
 
 async def _others_go_on() -> None:
-    """Let whatever waits have its turn."""
+    """Yield to the event loop for one iteration."""
     turn = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(turn.set_result, None)
     await turn
@@ -74,9 +74,9 @@ async def _others_go_on() -> None:
 
 # --- health ---
 #
-# What an operator says of itself over HTTP: whether it lives, whether it is ready, and figures.
+# The health endpoints and metrics of an operator.
 #
-# The names are those of controller-runtime and client-go where these have such figures.
+# Metrics have the names of controller-runtime and client-go where those define them.
 
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 
 def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], None]) -> Site:
-    """Where an operator tells how it is, and shows the page."""
+    """Return the HTTP server of an operator: health, metrics and the dashboard."""
     program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
     exposition = Exposition([*program, *operator.figures.sources()])
     page = OperatorPage(operator.reviewed, lambda: operator.models)
@@ -92,7 +92,7 @@ def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], N
 
 
 def _missing(operator: "Operator") -> str:
-    """What it waits for. Ready is who can do its part: who leads and knows all there is, and who waits to."""
+    """Return what delays readiness: the webhook certificates, and on the leader also informers that are not synced."""
     if not operator.answers():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:
@@ -101,7 +101,7 @@ def _missing(operator: "Operator") -> str:
 
 
 def _texts(operator: "Operator") -> Iterator[str]:
-    """What an operator tells besides its controllers."""
+    """Yield the metrics of leader election and of the client."""
     yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     answers = operator.client.outbox.answers
     rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))

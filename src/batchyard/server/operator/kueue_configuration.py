@@ -1,4 +1,4 @@
-"""Kueue's Configuration as a cluster has it: in the ConfigMap that its manager is given as a file.
+"""Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts as a file.
 
 Source: config/components/manager of Kueue, and the chart that is released with it.
 """
@@ -17,34 +17,34 @@ _KEY: Final = "controller_manager_config.yaml"
 
 
 class Place(NamedTuple):
-    """A ConfigMap."""
+    """The namespace and name of a ConfigMap."""
 
     namespace: str
     name: str
 
     @property
     def path(self) -> str:
-        """Where it is asked for."""
+        """The URL path of the ConfigMap."""
         return f"/api/v1/namespaces/{self.namespace}/configmaps/{self.name}"
 
 
-#: That of Kueue as it is released.
+#: The ConfigMap of a released Kueue.
 KUEUE: Final = Place("kueue-system", "kueue-manager-config")
-#: That of our operator as it is installed.
+#: The ConfigMap of an installed batchyard operator.
 OURS: Final = Place("batchyard-system", "batchyard-operator-configuration")
 
 
 class Found(NamedTuple):
-    """What was found: a Configuration, or None; and what is to be said of that."""
+    """A Configuration, or None, and a message about it for the user."""
 
     configuration: Obj | None
     told: str
-    #: Whether there is one that could not be had.
+    #: Whether a ConfigMap exists whose Configuration could not be read.
     is_lacking: bool = False
 
 
 async def configuration_of(wire: Asking, places: Sequence[Place] = (KUEUE, OURS)) -> Found:
-    """The Configuration of the first of these ConfigMaps that is there."""
+    """Return the Configuration of the first of these ConfigMaps that exists."""
     for place in places:
         answer = await patiently(wire, HttpRequest("GET", place.path))
         name = f"ConfigMap {place.name} of {place.namespace}"
@@ -52,18 +52,18 @@ async def configuration_of(wire: Asking, places: Sequence[Place] = (KUEUE, OURS)
             return _read(name, (decoded(answer.body).get("data") or {}).get(_KEY))
         if answer.code != 404:
             return Found(None, f"Kueue's Configuration cannot be read: {trouble_of(answer)}", is_lacking=True)
-    return Found(None, "there is no ConfigMap with Kueue's Configuration")
+    return Found(None, "no ConfigMap with Kueue's Configuration found")
 
 
 def told_beside(configuration: Obj) -> Iterator[str]:
-    """What of it nobody knows who looks on, or works out what would be."""
+    """Yield a message for each setting of a Configuration that batchyard does not support."""
     for path, instead in decided_otherwise(configuration):
-        yield f"{path} of Kueue's Configuration is not known here: it is taken that {instead}"
+        yield f"{path} of Kueue's Configuration is not supported; assumed instead: {instead}"
 
 
 def _read(name: str, text: str | None) -> Found:
     if text is None:
-        return Found(None, f"{name} has no {_KEY}, where Kueue's Configuration would be", is_lacking=True)
+        return Found(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
     try:
         return Found(read_configuration(name, text), f"Kueue's Configuration is that of {name}")
     except InvalidConfiguration as invalid:

@@ -1,8 +1,8 @@
-"""The operator: controllers of batchyard against an API server elsewhere, in a process of their own.
+"""The operator: batchyard's controllers in their own process, against a remote API server.
 
-It waits until it leads, lists and watches what its controllers look at, and then runs them. Whoever does not lead holds
-nothing in memory and decides nothing; whoever leads no more ends, and is started anew by whatever runs it. The time
-that controllers go by is the server's (`server_clock.py`).
+It waits for leadership, syncs its informers, and then runs the controllers. Other replicas hold no objects and decide
+nothing. A replica that loses leadership exits, and its supervisor (such as the kubelet) restarts it. Controllers use
+the server's time (`clocks/server.py`).
 """
 
 import asyncio
@@ -47,17 +47,17 @@ from batchyard.server.platform.decision_throttle import Pace
 from batchyard.server.termination import unless_told
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
-#: What whoever lacks kinds may do.
+#: The remedy for kinds that the server does not serve.
 _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
 
 
 class OperatorError(Exception):
-    """The operator cannot go on; says why and what to do."""
+    """The operator must stop. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many requests a second, and how many at once."""
+    """The client's rate limit: requests per second, and burst."""
 
     qps: float
     burst: int
@@ -65,27 +65,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an operator is asked to be."""
+    """The options of an operator."""
 
     source: Source
     settings: Settings
-    #: None: it leads at once, and nobody else may.
+    #: The terms of leader election; None leads at once, for a single replica.
     terms: Terms | None
     limits: Limits
-    #: Whether kinds that the server lacks are installed first.
+    #: Whether missing CustomResourceDefinitions are installed first.
     installs: bool
-    #: Where health and metrics are told; at port 0 nowhere.
+    #: The address and port of health and metrics; port 0 disables them.
     address: str
     port: int
-    #: The collector that traces are sent to; '' for none.
+    #: The URL of the collector that receives traces; '' for none.
     traces_to: str = ""
     webhooks: WebhookTerms = field(default_factory=WebhookTerms)
-    #: Whether it decides even where somebody else does too.
+    #: Whether to run although another controller decides about the same objects.
     beside_upstream: bool = False
 
 
 class Operator:
-    """See the module. Made within the event loop that it is to run in."""
+    """The client, controllers and leader election of an operator. Create it within the event loop that runs it."""
 
     def __init__(self, wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> None:
         self._wanted = wanted
@@ -104,23 +104,23 @@ class Operator:
         wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
-        self.client.outbox.on_refused = lambda refusal: tell(f"batchyard: refused: {refusal}; it is tried again")
+        self.client.outbox.on_refused = lambda refusal: tell(f"batchyard: refused: {refusal}; retrying")
         self.platform: Platform | None = None
-        #: Who looks at the page and may see what; and what there is to be seen, once it leads.
+        #: The permissions of dashboard users; and the models of the dashboard, once the operator leads.
         self.reviewed = Reviewed(wire, self.timers.now)
         self.models: tuple[Models, Hub] | None = None
         self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
         if self.spans is not None:
             self.figures.also.append(self.spans.texts)
         self.leads = False
-        #: Whether whoever asks its webhooks is answered.
+        #: Whether its webhooks are ready to be called.
         self.answers: Callable[[], bool] = lambda: True
-        #: What they were asked, as figures.
+        #: The metrics of its webhooks.
         self.asked: Texts = lambda: iter(())
         self._troubles = Troubles(_REMEDY)
 
     async def start(self) -> None:
-        """Take the server's time, install what is asked for, and try to lead."""
+        """Set the clock to the server's time, install definitions if requested, and join leader election."""
         await self.clock.set()
         if self._wanted.installs:
             for told in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
@@ -132,7 +132,7 @@ class Operator:
             self._leadership.start()
 
     async def close(self) -> None:
-        """Decide nothing any more, and let others lead."""
+        """Stop the controllers, and release the lease."""
         self.kernel.stop()
         if self._leadership is not None:
             released = asyncio.Event()
@@ -143,7 +143,7 @@ class Operator:
             await self.spans.close()
 
     def fail(self, error: BaseException) -> None:
-        """End because of that."""
+        """End the operator with an error."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -158,15 +158,15 @@ class Operator:
 
     def _lead(self) -> None:
         self.leads = True
-        self.tell("batchyard: leads; reading what is there")
+        self.tell("batchyard: leads; listing objects")
         self.client.start()
 
     def _lost(self) -> None:
         self.kernel.stop()
-        self.fail(OperatorError("leader election lost: somebody else may decide now; start it again"))
+        self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
     def _heard(self, informer: Informer) -> None:
-        """Tell what is wrong, once; begin when all is known."""
+        """Report an error of an informer once, and start the controllers when all informers are synced."""
         if news := self._troubles.news(informer, self.client.informers.values()):
             self.tell(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
@@ -193,14 +193,14 @@ class Operator:
         return platform
 
     def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
-        """End where somebody else has decided about the same objects."""
+        """Stop if another controller has written the same objects."""
         for event in events:
             if why := writer_in(event, self._wanted.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(why))
 
     def _shown(self, platform: Platform, found: Sequence[WatchEvent]) -> tuple[Models, Hub]:
-        """What the page shows of the platform, from now on."""
+        """Return the dashboard's models of the platform, updated from now on."""
         history, hub = History(self.kernel.clock, platform.index.cluster_queue_of), Hub()
         history.observe(found)
         self.client.subscribe(history.observe)
@@ -213,7 +213,7 @@ class Operator:
 
 
 async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
-    """Run until told to end; OperatorError or KubeconfigError where that cannot be."""
+    """Run an operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
     access = await unless_told(end, read_access(wanted.source))
     if access is None:
         return
@@ -240,9 +240,9 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
 
 @contextlib.asynccontextmanager
 async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.Event) -> AsyncIterator[None]:
-    """From when nobody else decides, until somebody does: that ends the operator.
+    """Wait until no other controller decides about the same objects; if one appears later, the operator ends.
 
-    Who answers webhooks waits for it and answers, so that objects can still be made.
+    A replica with webhooks keeps answering them while it waits, so that objects can still be created.
     """
     if wanted.beside_upstream:
         yield
@@ -252,7 +252,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
         if not wanted.webhooks.port:
             raise OperatorError(why)
         if why != told:
-            operator.tell(f"batchyard: {why}. Webhooks are answered meanwhile, and it begins once that is gone")
+            operator.tell(f"batchyard: {why}. Only the webhooks are served until this is resolved")
         told = why
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), EVERY / SECOND)
@@ -266,7 +266,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
 
 
 async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
-    """Wait until told to end; raises what ends the operator before that."""
+    """Wait until `end` is set. Raises the error that ended the operator, if any."""
     ended.add_done_callback(lambda _: end.set())
     await end.wait()
     if ended.done():
@@ -274,7 +274,7 @@ async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
 
 
 def _take_note(operator: Operator, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A defect of ours ends the operator; what a broken connection leaves behind does not."""
+    """End the operator after an exception in its own code; ignore errors of broken connections."""
     error = context.get("exception")
     if isinstance(error, BaseException) and _is_ours(error):
         operator.fail(error)

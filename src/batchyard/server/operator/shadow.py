@@ -1,7 +1,6 @@
-"""The operator as a shadow: it lists and watches what decides about queues, says what it would do, and writes nothing.
+"""The shadow: lists and watches Kueue's objects, reports what batchyard would decide, and writes nothing.
 
-Its requests go through a transport that carries no writes. Nobody leads: as many may look on as like to. Time is the
-clock's.
+Its transport rejects writes. It needs no leader election, so any number of shadows can run. It uses the local clock.
 """
 
 import asyncio
@@ -40,11 +39,11 @@ from batchyard.shadow.state import HeldBack, Terms
 
 # --- shadow page ---
 #
-# The page of a cluster on which a Kueue decides: what its objects say, as the page shows it of a platform of ours.
+# The dashboard of a cluster on which Kueue decides, with the same models as on a platform.
 
 
 class ShadowPage:
-    """See the module. Nothing is decided with the index: it knows queues, and who is in them."""
+    """The dashboard's models. Its index only holds queues and their Workloads; nothing is decided with it."""
 
     def __init__(self, client: RestClient, time: RealTime, reviewed: Reviewed, counts: Callable[[], Counts]) -> None:
         self._index = AdmissionIndex()
@@ -57,7 +56,7 @@ class ShadowPage:
         self.models = Models(pages, reviewed, self._hub, time), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Something has changed, or is there from the start."""
+        """Update the models by changes, or by the existing objects."""
         now = self._time.now()
         for event in events:
             self._index.observe(event, now)
@@ -66,7 +65,7 @@ class ShadowPage:
         self._hub.observe(events)
 
     def found(self, finding: Finding) -> None:
-        """Both part."""
+        """Add a divergence between Kueue and batchyard."""
         since = finding.at if finding.since is None else finding.since
         told = finding.parting.value, finding.workload, finding.message
         self._comparison.partings.appendleft(Parted(finding.at, since, *told, finding.why(), finding.look))
@@ -74,29 +73,29 @@ class ShadowPage:
 
 
 _ENDS_WITHIN: Final = 1.0  # seconds
-#: A shadow sends no more than lists and watches.
+#: The rate limit (requests per second, burst): a shadow sends only lists and watches.
 _LIMIT: Final = 50.0, 100
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a shadow is asked to be."""
+    """The options of a shadow."""
 
     source: Source
-    #: What Kueue's Configuration says; None: what it says on the cluster.
+    #: Settings of Kueue's Configuration; None reads them from the cluster.
     kueue: KueueSettings | None
-    #: Whether it is told to share fairly besides.
+    #: Whether fair sharing is enabled in addition.
     fair_sharing: bool
     terms: Terms
-    #: For how long it looks on, from when it has read everything; None: until it is told to end.
+    #: How long to run after all objects are read; None runs until it is stopped.
     lasts: Duration | None
-    #: Where health and metrics are told; at port 0 nowhere.
+    #: The address and port of health and metrics; port 0 disables them.
     address: str
     port: int
 
 
 class Shadow:
-    """See the module. Made within the event loop that it is to run in."""
+    """The client and the model of a shadow. Create it within the event loop that runs it."""
 
     def __init__(
         self,
@@ -111,10 +110,10 @@ class Shadow:
         self._tell = tell
         self._tell_of = found
         self._loop = loop
-        #: Ends with the time that it was to last, or with a defect.
+        #: Done when the run time has passed, or when an exception ends the shadow.
         self.ended: asyncio.Future[None] = loop.create_future()
         self._time = RealTime(loop)
-        #: Who looks at the page and may see what; and what there is to be seen, once all is read.
+        #: The permissions of dashboard users; and the dashboard, once all objects are read.
         self.reviewed = Reviewed(wire, self._time.now)
         self.page: ShadowPage | None = None
         transport = ReadingOnly(wire.carrying_to(self._post))
@@ -128,21 +127,21 @@ class Shadow:
         self._troubles = Troubles()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the informers."""
         self.client.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop comparing."""
         self._looking.is_over = True
         self._time.stop()
 
     @property
     def counts(self) -> Counts:
-        """What came of it so far."""
+        """The results so far."""
         return self.followers.counts
 
     def _post(self, work: Work) -> None:
-        """Do work that came from outside."""
+        """Run external work on the event loop."""
         self._loop.call_soon(self._guarded, work)
 
     def _guarded(self, work: Work) -> None:
@@ -150,7 +149,7 @@ class Shadow:
             work()
 
     def fail(self, error: BaseException) -> None:
-        """End because of that."""
+        """End the shadow with an error."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -163,7 +162,7 @@ class Shadow:
             if self._wanted.port:
                 self.page = ShadowPage(self.client, self._time, self.reviewed, lambda: self.counts)
                 self.page.observe(self.client.everything())
-            self._tell("batchyard: looks on, and writes nothing")
+            self._tell("batchyard: comparing with Kueue; writes nothing")
             if self._wanted.lasts is not None:
                 self._time.call_at(self._time.now() + self._wanted.lasts, self._end)
 
@@ -182,7 +181,7 @@ class Shadow:
 
 
 def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) -> Site:
-    """Where a shadow tells how it is, and shows the page."""
+    """Return the HTTP server of a shadow: health, metrics and the dashboard."""
     figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
     routes = health_routes(
@@ -196,7 +195,7 @@ def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) ->
 async def look_on(
     wanted: Wanted, found: Callable[[Finding], None], tell: Callable[[str], None], end: asyncio.Event
 ) -> Counts:
-    """Look on until told to end, or for as long as is wanted; what came of it."""
+    """Compare until `end` is set or the run time has passed. Return the results."""
     access = await unless_told(end, read_access(wanted.source))
     if access is None:
         return Counts()
@@ -223,12 +222,12 @@ async def look_on(
 
 
 async def _kueue(wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> KueueSettings:
-    """What Kueue decides by."""
+    """Return the settings by which Kueue decides."""
     kueue = wanted.kueue
     if kueue is None:
         read = await configuration_of(wire, [KUEUE])
         configuration = read.configuration
-        without = "" if configuration is not None else "; taken as without a word of it, --config gives another"
+        without = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
         for line in [read.told + without, *(() if configuration is None else told_beside(configuration))]:
             tell(f"batchyard: {line}")
         kueue = KueueSettings() if configuration is None else settings_of(configuration)
@@ -236,7 +235,7 @@ async def _kueue(wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None
 
 
 def _as_said(terms: Terms, kueue: KueueSettings) -> Terms:
-    """The terms, with what is said of pods that are to be ready."""
+    """Return the terms, with the settings of waitForPodsReady."""
     waits = kueue.pods_ready
     if waits is None:
         return terms
@@ -245,7 +244,7 @@ def _as_said(terms: Terms, kueue: KueueSettings) -> Terms:
 
 
 def _take_note(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A defect ends the shadow; what a broken connection leaves behind does not."""
+    """End the shadow after an exception in its own code; ignore errors of broken connections."""
     error = context.get("exception")
     if error is None:
         loop.default_exception_handler(context)
@@ -254,5 +253,5 @@ def _take_note(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[st
 
 
 def _never() -> bool:
-    """Nothing may be written."""
+    """Deny all writes."""
     return False

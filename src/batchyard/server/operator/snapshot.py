@@ -1,8 +1,8 @@
-"""Reading all of a cluster that decides about its queues, over HTTP: kind by kind, page by page.
+"""Reads a snapshot of a cluster's scheduling objects over HTTP, kind by kind and page by page.
 
-Every kind is asked for as of one revision where the server can (`resourceVersionMatch=Exact`), so that all of it was
-true at one moment; kinds that it cannot tell so are named. Only a page is held at a time. What may not be read, or
-is not served, is named too. Source: Kubernetes API concepts, "Resource versions" and "Retrieving large results sets in
+Every kind is listed at the same revision if the server supports it (`resourceVersionMatch=Exact`), so that the snapshot
+is consistent. The result names kinds that are listed at another revision, forbidden, or not served. Only one page is
+held in memory at a time. Source: Kubernetes API concepts, "Resource versions" and "Retrieving large results sets in
 chunks".
 """
 
@@ -21,59 +21,59 @@ from batchyard.server.clocks.timers import passing
 from batchyard.server.platform.status_report import PATH as REPORT
 
 PAGE: Final = 1000
-#: How often a request is sent whose answer is none, or that the server be asked later.
+#: The maximum number of attempts for a request that fails with a retriable status.
 TRIES_MAX: Final = 6
-#: However long a server asks to be left alone.
+#: The longest Retry-After that is respected.
 _WAIT_MAX: Final = MINUTE
 _NOT_THERE, _FORBIDDEN, _GONE = 404, 403, 410
-#: The server does not know how things stood at a revision, any more or at all.
+#: Status codes of a server that cannot list at a revision, because it is compacted or Exact is not supported.
 _NOT_SO: Final = (400, 410, 504)
 _LATER: Final = frozenset({0, 429, 500, 502, 503})
 
 
 class SnapshotError(Exception):
-    """A cluster cannot be read; says why and what to do."""
+    """A cluster cannot be read. The message says why and what to do."""
 
 
 class Asking(Protocol):
-    """Who carries requests."""
+    """A client of an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """The answer to a request."""
+        """Return the response to a request."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """What was read so far."""
+    """The results so far."""
 
-    #: The server's own time where it tells it; 0 where the clock's counts.
+    #: The server's time if it reports one, else 0.
     at: Instant = 0
-    #: The revision that all is of, but for what is named in `loose`.
+    #: The revision of all objects, except those of the kinds in `loose`.
     revision: int = 0
-    #: How many objects, by kind, of those that are served and may be read.
+    #: The number of objects of each kind that is served and may be listed.
     counts: dict[str, int] = field(default_factory=dict)
-    #: Kinds that may not be listed.
+    #: Kinds that may not be listed (403).
     forbidden: list[str] = field(default_factory=list)
-    #: What was said when the first of them was refused.
+    #: The error message of the first forbidden list.
     refusal: str = ""
-    #: Kinds that the server does not have.
+    #: Kinds that the server does not serve.
     unserved: list[str] = field(default_factory=list)
-    #: Kinds that were told as of another revision than the rest.
+    #: Kinds that were listed at another revision.
     loose: list[str] = field(default_factory=list)
-    #: Kueue's Configuration as the server itself tells it, or as it was found.
+    #: Kueue's Configuration, as reported by a platform or read from a ConfigMap.
     configuration: Obj | None = None
-    #: What is to be said of that; '' if it is not known, and nobody would expect it to be.
+    #: A message about that Configuration; '' if it is neither known nor expected.
     of_configuration: str = ""
-    #: What of it nobody here decides by.
+    #: Messages about its settings that batchyard does not support.
     beside: list[str] = field(default_factory=list)
 
 
 Taking = Callable[[str, Sequence[Obj]], None]
-"""Is given the objects of a kind, in their storage version, a page at a time."""
+"""Receives the objects of a kind, in their storage version, a page at a time."""
 
 
 async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Reading:
-    """Read these kinds; SnapshotError where the server does not answer."""
+    """List these kinds, and pass their objects to `take`. Raises SnapshotError if the server does not answer."""
     told = await _first(wire)
     own = decoded(told.body) if told.code == 200 else {}
     reading = Reading(at=int(own.get("instant") or told.told_at), configuration=own.get("configuration"))
@@ -83,7 +83,7 @@ async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Read
 
 
 async def _first(wire: Asking) -> HttpAnswer:
-    """What the server tells of itself, if it is ours. One that cannot be reached is not asked again."""
+    """Return the platform's status document if the server is one. An unreachable server is not retried."""
     request = HttpRequest("GET", REPORT)
     answer = await wire.ask(request)
     if not answer.code:
@@ -92,7 +92,7 @@ async def _first(wire: Asking) -> HttpAnswer:
 
 
 async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Reading) -> None:
-    """All objects of a kind in the newest version that is served, and can be told."""
+    """List a kind in the newest served version that the server can convert to."""
     unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
         path, exact = path_of_kind(info, version), ""
@@ -121,7 +121,7 @@ async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Read
 async def _take_pages(
     wire: Asking, of: tuple[ServedKind, str], answer: HttpAnswer, take: Taking, reading: Reading
 ) -> None:
-    """The first page and those after it. One that came too late goes on as things stand now, as the server offers."""
+    """Pass on the first page and fetch the others. If the token expires, continue with the inconsistent one offered."""
     info, version = of
     path = path_of_kind(info, version)
     while True:
@@ -146,12 +146,12 @@ def _next(page: Mapping[str, Any]) -> str:
 
 
 async def _page(wire: Asking, path: str, query: str) -> HttpAnswer:
-    """One page."""
+    """Fetch a page."""
     return await patiently(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
 
 
 async def patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
-    """The answer; asked for again, later and later, where the server has no time."""
+    """Return the response to a request. Retry with exponential backoff while the server is overloaded."""
     answer = await wire.ask(request)
     for tries in range(1, TRIES_MAX):
         if answer.code not in _LATER or _is_unconverted(answer):
@@ -162,5 +162,5 @@ async def patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
 
 
 def _is_unconverted(answer: HttpAnswer) -> bool:
-    """Whether a version cannot be told, since whoever converts to it is away. The one that is stored needs nobody."""
+    """Whether a version fails because its conversion webhook is unavailable. The storage version does not need it."""
     return answer.code == 500 and "conversion webhook" in trouble_of(answer)

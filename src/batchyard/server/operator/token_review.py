@@ -1,7 +1,7 @@
-"""Whom a token names, and what he may list: asked of the API server, which decides, and remembered for a while.
+"""Authentication and authorization of dashboard users by the API server, with a cache.
 
-The operator asks as itself (TokenReview and SubjectAccessReview, for which it needs `system:auth-delegator`), so that
-whoever looks at its page sees what he would see there, and no more.
+The operator sends TokenReviews and SubjectAccessReviews as itself, for which it needs `system:auth-delegator`. Users of
+its dashboard therefore see exactly the objects that they can list at the API server.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from batchyard.client.transport import HttpRequest
 from batchyard.client.writes import decoded
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
-#: How long an answer is good.
+#: How long a cached answer is valid.
 GOOD_FOR: Final = 30 * SECOND
-#: Of how many users and rights answers are kept.
+#: The maximum number of cached users, and of cached permissions.
 KNOWN_MAX: Final = 50_000
 _AT_ONCE: Final = 16
 _AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -28,23 +28,23 @@ _AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _encode = msgspec.json.Encoder().encode
 
 _Question: TypeAlias = tuple[User, str, str, str]
-"""A user, and the group, plural and namespace of what he would list."""
+"""A user, and the group, plural and namespace of a list request."""
 
 
 class Reviewed:
-    """See the module. An Authorizer that knows what was asked; what it does not know yet it refuses, and notes."""
+    """An Authorizer that decides from a cache. It denies unknown requests and records them; `settle` looks them up."""
 
     def __init__(self, wire: HttpTransport, now: Callable[[], Instant]) -> None:
         self._wire = wire
         self._now = now
         self._users: dict[bytes, tuple[Instant, User | None]] = {}
         self._rights: dict[_Question, tuple[Instant, bool]] = {}
-        #: What was decided on without being known, or known well.
+        #: Requests that were decided without an answer, or with an expired one.
         self._open: dict[_Question, None] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def user_of(self, token: str) -> User | None:
-        """Whom a token names; None if nobody."""
+        """Return the user of a token; None if the token is invalid."""
         digest = hashlib.sha256(token.encode()).digest()
         asked_at, user = self._users.get(digest, (-GOOD_FOR, None))
         if self._now() - asked_at < GOOD_FOR:
@@ -57,7 +57,7 @@ class Reviewed:
         return user
 
     def decide(self, attributes: Attributes) -> Decision:
-        """Whether it may be done, as far as that is known."""
+        """Decide from the cache, and record the request if its answer is missing or expired."""
         question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         asked_at, allowed = self._rights.get(question, (-GOOD_FOR, False))
         if self._now() - asked_at >= GOOD_FOR:
@@ -65,7 +65,7 @@ class Reviewed:
         return Decision(allowed)
 
     async def settle(self) -> bool:
-        """Ask what was not known; whether anything is other than was decided."""
+        """Look up the recorded requests. Return whether any answer differs from the decision made."""
         questions, self._open = list(self._open), {}
         return any(await asyncio.gather(*map(self._settle, questions)))
 
@@ -83,7 +83,7 @@ class Reviewed:
         return allowed is not before
 
     async def _review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """The status of a review; nothing where there is no answer, which allows nothing."""
+        """Return the status of a review; an empty one on errors, which allows nothing."""
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
         answer = await self._wire.ask(HttpRequest("POST", path, body))

@@ -1,7 +1,7 @@
-"""Keeps the certificates of webhooks: in a Secret that all replicas share, and with the API server that asks them.
+"""Webhook certificates: rotates them in a Secret that all replicas share, and keeps `caBundle` fields up to date.
 
-Every replica looks at the Secret from time to time, does what is to be done next, and shows what is then in it. Two
-that do so at once are told apart by the Secret's revision: whoever comes second looks again.
+Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
+Optimistic concurrency resolves conflicts: a replica whose update is rejected by resourceVersion reads the Secret again.
 """
 
 import asyncio
@@ -30,16 +30,17 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 # --- certificate generations ---
 #
-# Certificates of webhooks that replace themselves: what a Secret holds of them, and what is to be done next.
+# The states of certificate rotation as stored in the Secret, and the next step.
 #
-# A generation is an authority and the one certificate it has signed; the authority's key is thrown away. Before a
-# certificate ends the next generation is made, and its authority is told to whoever asks us. A while later, when all
-# must know it, the certificate is put in use. The authority before stays known until it has ended. So at every moment
-# whoever asks knows the authority of whatever certificate he is shown.
+# A generation is a CA and the one certificate that it signed. The private key of the CA is discarded. Before a
+# certificate expires, the next generation is created and its CA is published in the `caBundle`. Later, when all API
+# servers have it, the new certificate is served. The previous CA stays published until it expires. So clients always
+# trust the CA of whatever certificate is served.
 
 
-_BEGINS_BEFORE: Final = HOUR  # clocks differ
-#: For this part of its life a generation is known and not yet shown; it is begun so often as long before the end.
+_BEGINS_BEFORE: Final = HOUR  # tolerates clock skew
+#: The overlap, in which a CA is published before its certificate is served, is this fraction of the lifetime. The next
+#: generation is created this many overlaps before the current one expires.
 _SHARE: Final = 12
 _BEFORE: Final = 3
 _END: Final = b"-----END CERTIFICATE-----\n"
@@ -47,20 +48,20 @@ _END: Final = b"-----END CERTIFICATE-----\n"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """For whom certificates are, and for how long."""
+    """The DNS names of the certificates, and their lifetime."""
 
     names: Sequence[str]
     lifetime: Duration
 
     @property
     def overlap(self) -> Duration:
-        """How long an authority is known before its certificate is shown."""
+        """How long a CA is published before its certificate is served."""
         return self.lifetime // _SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate with its key, as PEM; empty where there is none."""
+    """A certificate with its private key, as PEM; empty if none exists."""
 
     certificate: bytes = b""
     key: bytes = b""
@@ -68,16 +69,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """What a Secret holds."""
+    """The content of the Secret."""
 
-    #: What is shown to whoever asks.
+    #: The certificate that is served.
     shown: Pair = Pair()
     following: Pair = Pair()
-    #: The authorities that are to be known, as one PEM.
+    #: The published CAs, as one PEM bundle.
     authorities: bytes = b""
 
     def data(self) -> dict[str, str]:
-        """As the data of a Secret."""
+        """Return the `data` of the Secret."""
         found = {
             "tls.crt": self.shown.certificate,
             "tls.key": self.shown.key,
@@ -89,7 +90,7 @@ class Generations:
 
 
 def generations_of(data: Mapping[str, str]) -> Generations:
-    """What the data of a Secret hold."""
+    """Parse the `data` of a Secret."""
     found = {name: base64.b64decode(text) for name, text in data.items()}
     shown = Pair(found.get("tls.crt", b""), found.get("tls.key", b""))
     following = Pair(found.get("next.crt", b""), found.get("next.key", b""))
@@ -97,7 +98,7 @@ def generations_of(data: Mapping[str, str]) -> Generations:
 
 
 def stepped(held: Generations, now: Instant, terms: Terms) -> Generations:
-    """What is to be held now; the same where nothing is to be done."""
+    """Return the generations after the next rotation step; the same object if no step is due."""
     if not _is_good(held.shown, now, terms):
         pair, authority = _made(now, terms)
         return Generations(pair, Pair(), authority + _lasting(held.authorities, now))
@@ -113,7 +114,7 @@ def stepped(held: Generations, now: Instant, terms: Terms) -> Generations:
 
 
 def _is_good(pair: Pair, now: Instant, terms: Terms) -> bool:
-    """Whether a certificate can be shown: it is there, has not ended, and has our names."""
+    """Whether a certificate can be served: it exists, has not expired, and has the required names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -125,9 +126,9 @@ def _is_good(pair: Pair, now: Instant, terms: Terms) -> bool:
 
 
 def _made(now: Instant, terms: Terms) -> tuple[Pair, bytes]:
-    """A generation: the certificate with its key, and the authority."""
+    """Create a generation: a certificate with its key, and its CA."""
     signing, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    # Each under its own name: those of two generations must not be taken for each other.
+    # Each CA has a unique name, so that clients do not confuse those of two generations.
     authority = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")]
     )
@@ -164,7 +165,7 @@ def _begun(
 
 def _made_at(pair: Pair) -> Instant:
     begins = x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
-    return (int(begins.timestamp()) + 1) * SECOND + _BEGINS_BEFORE  # certificates know no parts of seconds
+    return (int(begins.timestamp()) + 1) * SECOND + _BEGINS_BEFORE  # certificate times are in whole seconds
 
 
 def _ends_at(pair: Pair) -> Instant:
@@ -176,12 +177,12 @@ def _end_of(certificate: bytes) -> Instant:
 
 
 def _lasting(bundle: bytes, now: Instant) -> bytes:
-    """The certificates that have not ended."""
+    """Return the certificates of a bundle that have not expired."""
     parts = [part + _END for part in bundle.split(_END) if part.strip()]
     return b"".join(part for part in parts if _end_of(part) > now)
 
 
-#: How often the Secret is looked at, at most; with short lives more often.
+#: The maximum interval between checks of the Secret, and the minimum number of checks within an overlap.
 _EVERY: Final = MINUTE
 _LOOKS_IN_OVERLAP: Final = 6
 _REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -190,35 +191,35 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Kept(NamedTuple):
-    """Where certificates are kept, and who is told of their authorities."""
+    """The Secret of the certificates, and the objects whose `caBundle` is kept up to date."""
 
     namespace: str
     secret: str
-    #: The Service that the API server asks, and both configurations of webhooks by the same name.
+    #: The name of the webhooks' Service, and of both webhook configurations.
     service: str
-    #: The definitions of kinds whose versions we convert.
+    #: The CustomResourceDefinitions with a conversion webhook.
     definitions: Sequence[str]
     terms: Terms
 
 
 class CertificateKeeper:
-    """See the module. `context` shows the present certificate to whoever connects."""
+    """The certificate that is served, and the errors reported. `context` always serves the current certificate."""
 
     def __init__(self, kept: Kept, wire: HttpTransport, tell: Callable[[str], None]) -> None:
         self._kept = kept
         self._wire = wire
         self._tell = tell
         self._shown = Pair()
-        #: What was told to be wrong, and may be so still.
+        #: The reported errors that may still last.
         self._troubles: dict[str, None] = {}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        #: Whether there is a certificate, and everybody has been told of its authority.
+        #: Whether a certificate is served whose CA is published everywhere.
         self.is_ready = False
 
     @contextlib.asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """Keep them; the first look is over when this begins."""
+        """Rotate the certificates while the context is entered, after a first check."""
         await self._look()
         task = asyncio.create_task(self._go_on())
         try:
@@ -230,7 +231,7 @@ class CertificateKeeper:
 
     @property
     def every(self) -> Duration:
-        """How often it is looked."""
+        """The interval between checks."""
         return min(_EVERY, self._kept.terms.overlap // _LOOKS_IN_OVERLAP)
 
     async def _go_on(self) -> None:
@@ -253,10 +254,10 @@ class CertificateKeeper:
         self.is_ready = all(told)
         if self.is_ready and self._troubles:
             self._troubles.clear()
-            self._tell("batchyard: webhooks: certificates are as they should be again")
+            self._tell("batchyard: webhooks: certificates: recovered")
 
     async def _settled(self) -> Generations | None:
-        """What is held, after what was to be done; None where that could not be found out."""
+        """Perform the next rotation step, and return the resulting generations; None on errors."""
         kept = self._kept
         place = f"/api/v1/namespaces/{kept.namespace}/secrets"
         answer = await self._wire.ask(HttpRequest("GET", f"{place}/{kept.secret}"))
@@ -286,7 +287,7 @@ class CertificateKeeper:
             yield f"{_DEFINITIONS}/{definition}"
 
     async def _inject(self, path: str, authorities: bytes) -> bool:
-        """Tell of the authorities in an object; whether they are in it. Where there is none nobody asks by it."""
+        """Publish the CAs in an object. Return whether it has them; True if it does not exist, since it needs none."""
         answer = await self._wire.ask(HttpRequest("GET", path))
         if answer.code == 404:
             return True
@@ -299,7 +300,7 @@ class CertificateKeeper:
         if wanted == found:
             return True
         answer = await self._wire.ask(HttpRequest("PUT", path, _encode(wanted)))
-        if answer.code == 409:  # another replica was faster: see what it said
+        if answer.code == 409:  # another replica updated it first: read it again
             return await self._inject(path, authorities)
         if answer.code != 200:
             self._troubled(answer)
@@ -313,16 +314,16 @@ class CertificateKeeper:
 
 
 def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
-    """A configuration of webhooks, or a definition that is converted by one, with the authorities that it trusts.
+    """Return a webhook configuration, or a definition with a conversion webhook, with this CA bundle.
 
-    A webhook that asks another Service keeps its authorities: another program, such as Kueue, answers there.
+    Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
     if "webhooks" in obj:
         hooks = [{**hook, "clientConfig": _trusting(hook["clientConfig"], bundle, service)} for hook in obj["webhooks"]]
         return {**obj, "webhooks": hooks}
     converting = obj.get("spec", {}).get("conversion") or {}
     if converting.get("strategy") != "Webhook":
-        return obj  # there is one version
+        return obj  # it has no conversion webhook
     webhook = converting["webhook"]
     client = _trusting(webhook["clientConfig"], bundle, service)
     conversion = {**converting, "webhook": {**webhook, "clientConfig": client}}
@@ -330,7 +331,7 @@ def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, 
 
 
 def _trusting(client: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
-    """How a webhook is reached, with these authorities where it is reached at that Service."""
+    """Return the client configuration of a webhook, with the bundle if it refers to the Service."""
     reached = client.get("service") or {}
     is_ours = all(reached.get(field) == value for field, value in service.items())
     return {**client, "caBundle": bundle} if is_ours else client
@@ -343,7 +344,7 @@ def _secret(found: Mapping[str, Any], kept: Kept, held: Generations) -> Obj:
 
 @contextlib.contextmanager
 def _file(content: bytes) -> Iterator[Path]:
-    """A file in memory: there may be no other place to write to, and keys have none on disks."""
+    """Yield the path of a file in memory: the root file system may be read-only, and keys must not be on disk."""
     number = os.memfd_create("certificate")
     try:
         os.write(number, content)

@@ -1,4 +1,4 @@
-"""The webhooks of an operator: HTTPS for the API server, which asks about objects. Every replica answers."""
+"""Webhook server of an operator: admission and conversion over HTTPS, on every replica."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,10 +22,10 @@ from batchyard.server.operator.webhook_certificates import CertificateKeeper, Ke
 from batchyard.webhooks.hooks import CONVERT, MUTATE, VALIDATE, Lookups, Question, Unknown
 from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, namespace_of, validated
 
-#: An object is 1.5 MiB at most; a review has two, and a conversion a page of a list.
+#: An object is at most 1.5 MiB. A review has two of them, and a conversion has a page of a list.
 _BODY_MAX: Final = 64 * 1024 * 1024
 _ENDS_WITHIN: Final = 5.0  # seconds
-#: What an answer may look up, one after the other.
+#: The maximum number of lookups for a review, and the time limit of each.
 _LOOKUPS_MAX: Final = 8
 _LOOKS_UP_WITHIN: Final[Duration] = 5 * SECOND
 Answering: TypeAlias = Callable[[web.Request], Awaitable[web.Response]]
@@ -33,25 +33,25 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class WebhookTerms(NamedTuple):
-    """Where webhooks are served, and by which names; at port 0 nowhere."""
+    """The options of the webhooks; port 0 disables them."""
 
     port: int = 0
-    #: The Service that leads to them, and the name of both configurations.
+    #: The name of the Service, and of both webhook configurations.
     service: str = ""
     #: The Secret of the certificates.
     secret: str = ""
     lifetime: Duration = 0
     definitions: Sequence[str] = ()
-    #: The Namespaces whose jobs are managed; None: all.
+    #: Selects the Namespaces whose jobs are managed; None selects all.
     managed_namespaces: Selector | None = None
 
 
-class LookupFailed(Exception):  # noqa: N818 - what it is
-    """The API server did not tell what an answer rests on."""
+class LookupFailed(Exception):  # noqa: N818 - named for the event
+    """The API server did not return an object that the review depends on."""
 
 
 class Webhooks:
-    """See the module; a context in which they are served."""
+    """The HTTPS server of the webhooks, which runs while its context is entered."""
 
     def __init__(self, terms: WebhookTerms, groups: Sequence[str], wire: HttpTransport, place: tuple[str, str]) -> None:
         self._terms = terms
@@ -64,17 +64,17 @@ class Webhooks:
         self._runner: web.AppRunner | None = None
 
     def telling(self, tell: Callable[[str], None]) -> Self:
-        """Tell somebody what is wrong."""
+        """Set the function that reports errors."""
         self._tell = tell
         return self
 
     def texts(self) -> Iterator[str]:
-        """What was asked, as figures; nothing where nobody is to ask."""
+        """Yield the metrics of the webhooks; none if they are disabled."""
         return self._figures.texts()
 
     @property
     def is_ready(self) -> bool:
-        """Whether whoever asks is answered, and knows by whom; True where nobody is to ask."""
+        """Whether the webhooks can be called: a certificate is served and its CA is published. True if disabled."""
         return self._keeper is None or self._keeper.is_ready
 
     async def __aenter__(self) -> Self:
@@ -127,11 +127,11 @@ class Webhooks:
         except NotUnderstood as wrong:
             return web.Response(status=400, text=str(wrong))
         except LookupFailed as failed:
-            return web.Response(status=500, text=f"nobody told what this rests on: {failed}")
-        return web.Response(status=500, text="this rests on more than can be looked up")
+            return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
+        return web.Response(status=500, text="the review needs too many lookups")
 
     async def _looked_up(self, question: Question) -> Sequence[Obj]:
-        """Ask by lists: whoever watches a kind may do that."""
+        """Look up objects by a list with a selector: every role that may watch a kind may also list it."""
         kind = scheme.POD if question.owner else question.key.kind
         info = kind_info(kind)
         selector = f"fieldSelector=metadata.name={question.key.name}"
@@ -139,7 +139,7 @@ class Webhooks:
             selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
         place = path_of(info, info.storage_version, question.key.namespace)
         answer = await self._wire.ask_patiently(HttpRequest("GET", f"{place}?{selector}", within=_LOOKS_UP_WITHIN))
-        if answer.code == 404:  # there is no such kind
+        if answer.code == 404:  # the kind is not served
             return []
         if answer.code != 200:
             raise LookupFailed(trouble_of(answer))

@@ -1,8 +1,8 @@
-"""The clock of a platform whose time runs faster, as its owner controls it: it runs up to an instant, and stops there.
+"""Clock control: the owner of a platform with accelerated time lets it run up to an instant, where it stops.
 
-A client that must act at an instant of the platform's time can so be as slow as it likes. `PUT` takes
-`{"until": INSTANT}`, in microseconds since 1970; null lets time run on. The answer, also of `GET`, has the present
-instant, the revision of the last change, and whether time has stopped and all work that was due by then is done.
+A client that must act at an instant of the platform's time can therefore be arbitrarily slow. `PUT` takes
+`{"until": INSTANT}`, in microseconds since 1970; null lets time run freely. The responses to `PUT` and `GET` hold the
+current instant, the last revision, and whether time has stopped with all work due by then done.
 """
 
 import json
@@ -12,20 +12,20 @@ from typing import Any, Final
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.server.clocks.kernel import LiveKernel
 
-#: Where it is.
+#: The URL path.
 PATH: Final = "/batchyard/clock"
 _INVALID: Final = Refused(400, "BadRequest", 'the body is {"until": INSTANT}, in microseconds since 1970, or null')
 
 
 class ClockControl:
-    """Answers requests about the clock of a kernel."""
+    """Handles the requests about the clock of a kernel."""
 
     def __init__(self, kernel: LiveKernel, revision: Callable[[], int]) -> None:
         self._kernel = kernel
         self._revision = revision
 
     def document(self) -> Mapping[str, Any]:
-        """What time it is, and whether time has stopped."""
+        """Return the current instant, and whether time has stopped."""
         kernel = self._kernel
         return {
             "instant": kernel.clock(),
@@ -35,7 +35,7 @@ class ClockControl:
         }
 
     def put(self, request: Request) -> Response:
-        """Let time run until an instant."""
+        """Let time run until the requested instant."""
         try:
             until = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):

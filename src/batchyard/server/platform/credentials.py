@@ -1,7 +1,7 @@
-"""Who may talk to an embedded platform: its own certificate authority, the certificates it signs, a kubeconfig.
+"""Credentials of an embedded platform: its certificate authority, the certificates it signs, and kubeconfigs.
 
-All of it is made once for a data directory, readable by its owner alone. The server's certificate is made anew at each
-start, for the addresses it has then.
+The keys are created once for a data directory and only its owner can read them. The server certificate is issued at
+each start, for the addresses of that start.
 """
 
 import base64
@@ -24,41 +24,41 @@ from batchyard.server.platform.data_dir import write_private
 
 ADMIN: Final = "admin"
 AUTHORITY: Final = "ca.crt"
-#: Letters of a name that a certificate can hold.
+#: The maximum length of a common name in a certificate.
 NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
-_BEGINS_BEFORE: Final = HOUR  # clocks differ
-_NUMBER_LENGTH: Final = 32  # bytes of each of the two numbers of a signature
+_BEGINS_BEFORE: Final = HOUR  # tolerates clock skew
+_NUMBER_LENGTH: Final = 32  # bytes of each of r and s
 
 
 _RESTORE: Final = "put it back from a copy of the data directory"
 
 
 class CredentialsError(Exception):
-    """Keys or certificates are not as they were made; says why and what to do."""
+    """Keys or certificates are missing, damaged or do not match. The message says why and what to do."""
 
 
 class Signed(NamedTuple):
-    """A certificate with its key, as PEM."""
+    """A certificate with its private key, as PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class Authority:
-    """A certificate authority in a folder, made if it is not there.
+    """A certificate authority whose key and certificate are in a folder. Missing ones are created.
 
-    The key is made first: of a key alone, as an end in between leaves it, the certificate is made again.
+    The key is written first. After a crash between both writes, the next start creates the certificate of that key.
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """CredentialsError where what is there is not what was made."""
+        """CredentialsError if the stored key or certificate is missing, damaged, or does not match."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
-        anew = f"or remove {key_file} and {AUTHORITY}: all that is signed by it is good no more then"
+        anew = f"or remove {key_file} and {AUTHORITY}: then all certificates signed by it become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(f"{key_file} is missing, whose certificate is there; {_RESTORE}, {anew}")
+                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_RESTORE}, {anew}")
             write_private(key_file, _pem(ec.generate_private_key(ec.SECP256R1())))
         self._key = _loaded_key(key_file, anew)
         if not self.certificate_file.exists():
@@ -66,15 +66,15 @@ class Authority:
         self._certificate = _loaded_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
             told = f"{self.certificate_file} is not that of {key_file}"
-            raise CredentialsError(f"{told}; remove {AUTHORITY}, which is made anew, or {_RESTORE}")
+            raise CredentialsError(f"{told}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
 
     def server(self, addresses: Sequence[str]) -> Signed:
-        """The certificate of a server at these names and addresses."""
+        """Issue the certificate of a server with these DNS names and addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> Signed:
-        """The certificate of a user in these groups."""
+        """Issue the client certificate of a user in these groups."""
         return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def _make_certificate(self) -> None:
@@ -109,14 +109,14 @@ class Authority:
 
 
 class SigningKey:
-    """The key in a folder that signs tokens of ServiceAccounts (ES256), made if it is not there."""
+    """The key in a folder that signs tokens of ServiceAccounts (ES256). It is created if it does not exist."""
 
     def __init__(self, folder: Path) -> None:
-        """CredentialsError where what is there is not what was made."""
+        """CredentialsError if the stored key is damaged."""
         path = folder / "tokens.key"
         if not path.exists():
             write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _loaded_key(path, "or remove it: all tokens are good no more then")
+        self._key = _loaded_key(path, "or remove it: then all issued tokens become invalid")
         public = self._key.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -125,12 +125,12 @@ class SigningKey:
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
-        """The signature of a message: its two numbers, one after the other."""
+        """Return the signature of a message: r and s, concatenated (RFC 7518, section 3.4)."""
         numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_NUMBER_LENGTH, "big") for number in numbers)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether that is the signature of a message."""
+        """Whether the signature is that of the message."""
         if len(signature) != 2 * _NUMBER_LENGTH:
             return False
         first, second = signature[:_NUMBER_LENGTH], signature[_NUMBER_LENGTH:]
@@ -143,7 +143,7 @@ class SigningKey:
 
 
 def kubeconfig(url: str, authority: bytes, user: str, signed: Signed, namespace: str = "") -> str:
-    """A kubeconfig that talks to a server as a user, whole in itself; in a namespace, where one is named."""
+    """Return a self-contained kubeconfig of a user for a server, with a default namespace if one is given."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     secrets = {
         "client-certificate-data": _base64(signed.certificate),
@@ -181,7 +181,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
-    """The key of a file; CredentialsError where there is none in it, or one that we have not made."""
+    """Load the key of a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -192,11 +192,11 @@ def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _loaded_certificate(path: Path) -> x509.Certificate:
-    """The certificate of a file; CredentialsError where there is none in it."""
+    """Load the certificate of a file. Raises CredentialsError if it is damaged."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise CredentialsError(f"{path} is damaged; {_RESTORE}, or remove it: it is made anew") from error
+        raise CredentialsError(f"{path} is damaged; {_RESTORE}, or remove it: the next start creates it") from error
 
 
 def _base64(content: bytes) -> str:

@@ -1,4 +1,7 @@
-"""The data directory of a platform: its own, private, and what is said there of the process that runs in it."""
+"""The data directory of an embedded platform: its file names, its permissions, and the state file of the process.
+
+`Place` holds the options of a platform. It is importable without loading the platform.
+"""
 
 import json
 import os
@@ -13,37 +16,37 @@ from batchyard.store.commit_mark import is_held, mark_of
 from batchyard.store.journal import Sync
 
 JOURNAL: Final = "journal.db"
-#: What was decided, and why.
+#: The ledger of scheduling decisions.
 LEDGER: Final = "decisions.db"
-#: What became of forecasts.
+#: The outcomes of forecasts.
 FORECASTS: Final = "forecasts.json"
 KUBECONFIG: Final = "kubeconfig"
-#: What a platform says of itself once it listens.
+#: The state file, written once the platform listens.
 STATE: Final = "up.json"
-#: What one in the background tells.
+#: The output of a platform that runs in the background.
 LOG: Final = "up.log"
 _OTHERS: Final = 0o077
-#: When the process began that says so.
+#: Key in the state file: the start time of the process.
 _BEGAN: Final = "began"
-#: Which of the fields that follow the name of a process, in /proc/PID/stat.
+#: The index of `starttime` among the fields that follow the command name in /proc/PID/stat.
 _BEGINNING: Final = 19
 
 
 class DirectoryError(Exception):
-    """A folder cannot be a data directory; says why and what to do."""
+    """A folder cannot be a data directory. The message says why and what to do."""
 
 
 class Process(NamedTuple):
-    """The process of a platform that listens."""
+    """The process of a listening platform."""
 
     pid: int
     url: str
-    #: The process that ends this one if it is blocked; 0 where there is none.
+    #: The watchdog process that kills this one when its event loop is blocked; 0 if it has none.
     guard: int = 0
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder ours alone, and let whatever this process makes from now on be private."""
+    """Create a folder that only its owner can access, and set the umask so that all later files are private."""
     os.umask(_OTHERS)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,27 +59,27 @@ def prepare(folder: Path) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Keep others out of a folder that holds nothing else than a platform's."""
+    """Make a folder private. Raises DirectoryError if it holds files of other programs."""
     if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
-        told = "others may look into it, and it holds other things"
-        raise DirectoryError(f"{folder}: {told}; name a new folder with --data-dir, or say chmod 700 first")
+        told = "other users can read it, and it holds files of other programs"
+        raise DirectoryError(f"{folder}: {told}; name a new folder with --data-dir, or run chmod 700 first")
     folder.chmod(0o700)
 
 
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
-    """Write where this process listens, and which process is its guard."""
+    """Write the URL of this process and the pid of its watchdog to the state file."""
     own = os.getpid()
     state = {**Process(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
     write_private(folder / STATE, json.dumps(state).encode())
 
 
 def forget_state(folder: Path) -> None:
-    """Say so no more; nothing of an earlier process either."""
+    """Remove the state file, also that of an earlier process."""
     (folder / STATE).unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner can read, atomically."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(mode=0o600)
@@ -85,11 +88,11 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def process_in(folder: Path) -> Process | None:
-    """What listens in a data directory; None if nothing does. What a process left that was killed does not count."""
+    """Return the platform process that listens in a data directory; None also if the state file is stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
         found = Process(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
-        if found.pid <= 0:  # to a signal it would mean a group of processes
+        if found.pid <= 0:  # kill(2) reads it as a process group
             return None
         os.kill(found.pid, 0)
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
@@ -99,7 +102,7 @@ def process_in(folder: Path) -> Process | None:
 
 
 def beginning_of(pid: int) -> str:
-    """When a process began, as the kernel counts: numbers of processes are given again. '' where that is not told."""
+    """Return the start time of a process as the kernel counts it, to detect reused pids; '' if it is unknown."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -107,9 +110,7 @@ def beginning_of(pid: int) -> str:
     return told.rpartition(")")[2].split()[_BEGINNING]
 
 
-# --- place ---
-#
-# Where an embedded platform lives. Known without loading it.
+# --- options of a platform ---
 
 
 LOOPBACK: Final = "127.0.0.1"
@@ -117,24 +118,24 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an embedded platform lives: its data directory, its port (0: any that is free), and how it is spoken to."""
+    """The options of an embedded platform: its data directory, its port (0: any free one), and its address."""
 
     folder: Path
     port: int = 0
-    #: Without TLS and credentials, for whoever can reach the loopback.
+    #: Serve without TLS and credentials, to every process that can reach the loopback interface.
     is_insecure: bool = False
-    #: The address it listens at, for others than this machine to reach it.
+    #: The address to listen on; other machines can reach it unless it is the loopback.
     address: str = LOOPBACK
-    #: Where it is written down who did what.
+    #: The file of the audit log: which user did what.
     audit_log: Path | None = None
     sync: Sync = Sync.FULL
-    #: Go on from a journal that has lost what was acknowledged.
+    #: Start although the journal has lost acknowledged changes.
     accept_loss: bool = False
-    #: Which controllers run, by group; an operator beside it may do the rest.
+    #: The controller groups that run. An operator beside the platform may run the others.
     controllers: Sequence[str] = GROUPS
-    #: The collector that traces are sent to, as OTLP over HTTP; '' for none.
+    #: The URL of the OTLP/HTTP collector that receives traces; '' for none.
     traces_to: str = ""
-    #: Kueue's Configuration, where one is given.
+    #: Kueue's Configuration, if one is given.
     configuration: Mapping[str, Any] | None = None
-    #: How long simulated pods run for which nothing else gives a run time; None: as the Cluster has it.
+    #: The run time of simulated pods without one of their own; None uses the Cluster's.
     runtime: Duration | None = None

@@ -1,7 +1,7 @@
-"""How much of real time decisions take: after each as long a rest as it took, and more, in which others are served.
+"""Throttle of scheduling decisions: after each decision the thread serves other work for at least as long.
 
-A decision about many costs less than many decisions. So while the thread has nothing to wait for the rests are much
-longer, and what comes meanwhile is decided together; they end early once it has.
+One decision for many Workloads costs less than many decisions. While the thread is busy the pauses are much longer,
+and the changes that arrive meanwhile are decided together. A pause ends early once the thread is no longer busy.
 """
 
 import os
@@ -14,18 +14,18 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 from batchyard.server.clocks.wall import own_cpu, wall_clock
 
-# --- own cpu ---
+# --- CPU demand ---
 #
-# How busy a thread is: how long it ran, or would have if others had not had its CPU.
+# How busy a thread is: the time it ran plus the time it waited for a CPU.
 
 
-#: Nanoseconds of a thread on a CPU, and waiting for one; then how often. Source: Linux's scheduler/sched-stats.rst.
+#: Nanoseconds on a CPU, nanoseconds waiting for one, and a count. Source: Linux's scheduler/sched-stats.rst.
 _STATISTICS: Final = "/proc/thread-self/schedstat"
 _LENGTH_MAX: Final = 128
 
 
 def wanted_cpu() -> float:
-    """Seconds in which the thread that asks wanted a CPU so far; where the kernel tells of none, those it had."""
+    """Return the seconds that the calling thread ran or waited for a CPU; without schedstat, only those it ran."""
     try:
         file = os.open(_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -37,10 +37,10 @@ def wanted_cpu() -> float:
     return (int(ran) + int(waited)) / 1e9
 
 
-#: So many times as long as a decision is the rest after it; never longer than so long, by the clock.
+#: A pause is this many times as long as the decision before it, up to `REST_MAX` of real time.
 _FACTOR: Final = 1
 REST_MAX: Final = 200 * MILLISECOND
-#: The same while the thread is busy for more than this share of such a time.
+#: The thread is busy if it wants a CPU for more than this share of `_LOOKED_AT`. Then the longer pauses apply.
 _BUSY: Final = 0.5
 _LOOKED_AT: Final = 20 * MILLISECOND
 _BUSY_FACTOR: Final = 40
@@ -48,26 +48,29 @@ BUSY_REST_MAX: Final = 1 * SECOND
 
 
 class Pace:
-    """See the module. `clock` is the platform's, which may run faster; while it `waits` for others there is no rest."""
+    """The pauses between decisions.
+
+    `clock` is the platform's, which may run faster than real time. While `waits` returns True, no pause is made.
+    """
 
     def __init__(self, clock: Callable[[], Instant], speed: float, waits: Callable[[], bool] = lambda: False) -> None:
         self._clock = clock
         self._speed = speed
         self._waits = waits
-        #: When the last ended, and how long it took; how many there were, how long they took and how long the rests
-        #: after them, by the machine's clock.
+        #: The end and the duration of the last decision; the number of decisions, their total duration and that of the
+        #: pauses, in real time.
         self._ended: Instant = 0
         self._took: Duration = 0
         self._turns = 0
         self._worked: Duration = 0
         self._rested: Duration = 0
-        #: Since when it is looked at how busy the thread is, and how much it had wanted until then.
+        #: The start of the current measurement, and the CPU demand of the thread until then.
         self._since: Instant = wall_clock()
         self._wanted = wanted_cpu()
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """When the next may begin, or is to be asked for again."""
+        """Return 0 if the next decision may start now, else the instant at which to ask again."""
         now = wall_clock()
         self._look(now)
         rested, rest = now - self._ended, self._rest()
@@ -77,7 +80,7 @@ class Pace:
         return self._clock() + max(1, int(left * self._speed))
 
     def take(self, turn: Work) -> None:
-        """Do what one decision is."""
+        """Run a decision and measure it."""
         began = wall_clock()
         self._rested += max(0, min(began - self._ended, self._rest()))
         turn()
@@ -87,12 +90,12 @@ class Pace:
         self._worked += self._took
 
     def _rest(self) -> Duration:
-        """How long the rest after the last is, as busy as the thread is now."""
+        """Return the length of the pause after the last decision, for the current load of the thread."""
         factor, most = (_BUSY_FACTOR, BUSY_REST_MAX) if self._is_busy else (_FACTOR, REST_MAX)
         return min(factor * self._took, most)
 
     def _look(self, now: Instant) -> None:
-        """See how busy the thread was, once enough time has passed to tell."""
+        """Measure how busy the thread was, if the last measurement is old enough."""
         past = now - self._since
         if 0 <= past < _LOOKED_AT:
             return
@@ -101,7 +104,7 @@ class Pace:
         self._since, self._wanted = now, wanted
 
     def texts(self) -> Iterator[str]:
-        """Figures of it."""
+        """Yield the metrics of the throttle."""
         yield text_of(metric("batchyard_turns_total"), [((), self._turns)])
         rows = [(("work",), self._worked / SECOND), (("rest",), self._rested / SECOND)]
         yield text_of(metric("batchyard_turn_seconds_total"), rows)

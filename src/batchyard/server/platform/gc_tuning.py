@@ -1,8 +1,8 @@
-"""When a platform that runs for months looks for garbage in cycles: seldom, and no thousandth of its time.
+"""Garbage collection of a long-running platform: rare full collections that take less than a thousandth of the time.
 
-Python would look through whatever was made since it last did, which is the objects of the users, and stop everything
-meanwhile: a tenth of the time under load, and for seconds. Nothing that comes often leaves cycles here, a connection
-that ends neither.
+By default Python scans all recently created objects, which are the objects of the users, and stops everything
+meanwhile. Under load that takes a tenth of the time, in pauses of seconds. No frequent operation here leaves reference
+cycles, not even a closed connection.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from typing import Final
 
 from batchyard.base.gc_tuning import collect, no_collections
 
-#: Seconds from one look to the next, and how many times as long as the look took.
+#: Seconds between collections; and the minimum interval, as a multiple of the duration of the last collection.
 _EVERY: Final = 300.0
 _TIMES: Final = 1000
 
 
 class _Looks:
-    """Looks again and again, until it is told to stop."""
+    """A timer that runs a full collection periodically until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer = loop.call_later(_EVERY, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -37,7 +37,7 @@ class _Looks:
 
 @contextmanager
 def seldom_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Look for garbage as the module says meanwhile."""
+    """Replace the automatic collections by rare ones, for the duration of the context."""
     with no_collections():
         looks = _Looks(loop)
         try:

@@ -1,11 +1,11 @@
-"""Group commit: changes gather while the last ones are written, and are written together.
+"""Group commit: changes that arrive during a journal write are batched into the next transaction.
 
-Once so many have gathered that more would not make it cheaper they do not wait for the last ones: else the thread that
-makes them would have nothing to do while all who may ask for something wait for their answers.
+A batch of `ENOUGH` changes is written without waiting for the transaction before it, because a larger batch is not
+cheaper. Otherwise the event loop would idle while all clients wait for their responses.
 
-Whoever waits for a revision is told when it is durable; watches outside the process are fed then and not before, so
-that nobody has seen what a crash takes back. Where the journal cannot be written any more (the disk is full) the state
-in memory is ahead of it for good: whoever waits is told that nothing was kept, and the platform has to end.
+Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
+so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
+memory stays ahead of the journal. All waiting callers then get the error, and the platform must exit.
 """
 
 import asyncio
@@ -25,11 +25,10 @@ from batchyard.store.memory import Store
 
 # --- writer ---
 #
-# A thread that does what would hold the event loop up, one thing after the other.
+# A thread that runs blocking work, one job after the other, off the event loop.
 #
-# `run_in_executor` does the same by way of two futures, a lock and a condition for each, which refer to each other
-# until
-# garbage is looked for; and a future tells of its result a turn of the loop later.
+# `run_in_executor` costs two futures, a lock and a condition for each call. They form reference cycles that only the
+# garbage collector frees, and a future reports its result one loop iteration later.
 
 
 _T = TypeVar("_T")
@@ -37,7 +36,7 @@ _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Writer:
-    """See the module. It begins with the first thing to do."""
+    """A background thread with a queue of jobs, started by the first job."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,14 +44,14 @@ class Writer:
         self._thread: Thread | None = None
 
     def do(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
-        """Do that; the loop is told what comes of it, or what went wrong."""
+        """Queue a job. Its result, or the exception it raised, is passed to `done` on the event loop."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="writer", daemon=True)
             self._thread.start()
         self._jobs.put((work, done))
 
     def end(self) -> None:
-        """Do what waits, and no more."""
+        """Run the queued jobs, then stop the thread."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -63,41 +62,41 @@ class Writer:
             work, done = job
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
+            except Exception as error:  # noqa: BLE001 - the caller gets it as the result
                 result = error
             self._loop.call_soon_threadsafe(done, result)
             del job, work, done, result
 
 
-#: Compaction keeps so many revisions for watches to go on from, and comes when there are twice as many.
+#: Compaction keeps this many revisions for watches to resume from. It runs when the history is twice as long.
 HISTORY: Final = 10_000
-#: And no more bytes of objects than these, but for twice as many before it is looked at.
+#: Compaction also keeps at most this many bytes of objects. It runs when the history holds twice as many.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
-#: So many changes are written though the last ones are not yet.
+#: A batch of this many changes is written although an earlier transaction is still in progress.
 ENOUGH: Final = 256
-#: With so many changes that are not durable yet no more are to be made: whoever waits would wait ever longer.
+#: At this many changes that are not durable, no further work starts: callers would wait longer and longer.
 BEHIND_MAX: Final = 2048
-#: For so many turns of the loop those go on who were told, before what has gathered is written.
+#: After a commit, the notified callers run for this many loop iterations before the next batch is written.
 TURNS: Final = 3
 
 _Written: TypeAlias = tuple[int, float]
-"""Of a transaction: how many bytes its objects have, and the seconds it took."""
+"""Of a transaction: the size of its objects in bytes, and its duration in seconds."""
 Told: TypeAlias = Callable[[JournalError | None], None]
-"""Is told that a revision is durable, or why it never will be."""
+"""Called once a revision is durable (with None), or with the reason why it never will be."""
 
 
 class Follower(Protocol):
-    """A watch, or whoever else is fed with what became durable."""
+    """A watch or another consumer that receives changes once they are durable."""
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Take in what happened."""
+        """Receive changes."""
 
     def end(self) -> None:
-        """Nothing will come any more."""
+        """End: no further changes follow."""
 
 
 class GroupCommit:
-    """See the module."""
+    """Uncommitted changes, the callers that wait for a revision, and the watches fed with durable changes."""
 
     def __init__(
         self, store: Store, journal: Journal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
@@ -110,63 +109,63 @@ class GroupCommit:
         self._gathered: list[WatchEvent] = []
         self._waiting: deque[tuple[int, Told]] = deque()
         self._watches: dict[Follower, None] = {}
-        #: How many transactions the thread that writes has yet to tell of, and whether what gathers is looked at soon.
+        #: The transactions that the writer thread has not completed, and whether `_come` is scheduled.
         self._handed_over = 0
         self._is_due = False
-        #: Whether something was begun and did not come to its end; for the thread that writes.
+        #: Whether a write started and did not complete. Used by the writer thread only.
         self._is_broken = False
-        #: Up to where the journal is compact, or was asked to be.
+        #: The revision up to which the journal is compacted, or a compaction is requested.
         self._floor = journal.floor
         self._settled: asyncio.Future[None] | None = None
         self._is_ending = False
-        #: How many bytes of objects each transaction wrote, of those that history holds; and all of them.
+        #: The object bytes that each transaction of the history wrote, by its last revision, and their sum.
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        #: Is told how many seconds each transaction took.
+        #: Called with the duration of each transaction in seconds.
         self.on_commit: Callable[[float], None] = _nobody
-        #: Why nothing is kept any more; None as long as all is.
+        #: Why the journal is no longer written; None while it is.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
         self.durable = store.revision
         store.listen(self._gather)
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """The durable changes after a revision; Expired where they are no longer known."""
+        """Return the durable changes after a revision. Raises Expired if they are compacted."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """All changes after a revision, durable or not; Expired where they are no longer known."""
+        """Return all changes after a revision, durable or not. Raises Expired if they are compacted."""
         return self._store.changes_since(revision)
 
     def join(self, watch: Follower) -> None:
-        """Feed a watch with all that becomes durable."""
+        """Feed a watch with all changes that become durable."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
 
     def leave(self, watch: object) -> None:
-        """Feed a watch no more."""
+        """Stop feeding a watch."""
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, done: Told) -> None:
-        """Call back once a revision is durable, or once it is known that it never will be."""
+        """Call `done` once a revision is durable, or once it is known that it never will be."""
         if revision <= self.durable or self.failure is not None:
             done(None if revision <= self.durable else self.failure)
         else:
             self._waiting.append((revision, done))
 
     def is_behind(self) -> bool:
-        """Whether more is made than is written."""
+        """Whether the journal is too far behind the state in memory."""
         return self._store.revision - self.durable > BEHIND_MAX and self.failure is None
 
     def end_watches(self) -> None:
-        """End all watches, those that are yet to come too."""
+        """End all watches, including those that join later."""
         self._is_ending = True
         for watch in list(self._watches):
             watch.end()
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining changes, then stop the writer thread."""
         while self._gathered or self._handed_over:
             if self._settled is None or self._settled.done():
                 self._settled = self._loop.create_future()
@@ -184,7 +183,7 @@ class GroupCommit:
             self._loop.call_soon(self._come, 0)
 
     def _come(self, turns: int) -> None:
-        """Have written what has gathered after so many turns, unless that is to wait for what is written now."""
+        """Write the gathered changes after this many loop iterations, unless a transaction is in progress by then."""
         if turns:
             self._loop.call_soon(self._come, turns - 1)
             return
@@ -198,7 +197,7 @@ class GroupCommit:
         self._writer.do(partial(self._append, changes), partial(self._written, changes))
 
     def _written(self, changes: Sequence[WatchEvent], result: _Written | Exception) -> None:
-        """Take note of a transaction; whoever has a defect is told of by the loop, and the rest is written."""
+        """Record the result of a transaction. An exception of a callback does not stop the next batch."""
         self._handed_over -= 1
         try:
             if isinstance(result, Exception):
@@ -221,7 +220,7 @@ class GroupCommit:
             self._forget()
 
     def _go_on(self) -> None:
-        """Come back for what has gathered once those who were just told had turns: what they do is written with it."""
+        """Schedule the next batch, after the notified callers had time to run: their changes are written with it."""
         if self._handed_over:
             return
         if self._gathered:
@@ -232,20 +231,20 @@ class GroupCommit:
             self._settled.set_result(None)
 
     def _tell(self, changes: Sequence[WatchEvent]) -> None:
-        """Feed all watches; a defect in one keeps nothing from the others."""
+        """Feed all watches. An exception in one does not affect the others."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
     def _weigh(self, size: int) -> None:
-        """Take note of what the last transaction wrote, and no more of what history has lost."""
+        """Record the size of the last transaction, and drop the sizes of revisions that left the history."""
         self._sizes.append((self.durable, size))
         self._bytes += size
         while self._sizes[0][0] <= self.durable - 2 * HISTORY:
             self._bytes -= self._sizes.popleft()[1]
 
     def _forget(self) -> None:
-        """Keep less history than there is room for: its objects are large."""
+        """Shorten the history to `HISTORY_BYTES`, because its objects are large."""
         revision = 0
         while self._bytes > HISTORY_BYTES:
             revision, size = self._sizes.popleft()
@@ -263,7 +262,7 @@ class GroupCommit:
             self._fail(result)
 
     def _fail(self, error: Exception) -> None:
-        """Keep nothing any more; whoever waits is told."""
+        """Stop writing to the journal, and report the error to all waiting callers."""
         if self.failure is not None:
             return
         self.failure = error if isinstance(error, JournalError) else JournalError(f"a defect: {error!r}")
@@ -272,16 +271,16 @@ class GroupCommit:
             self._waiting.popleft()[1](self.failure)
         self._on_failure()
 
-    # --- by the thread that writes ---
+    # --- on the writer thread ---
 
     def _append(self, changes: Sequence[WatchEvent]) -> _Written:
         began = ticks()
         return self._in_order(partial(self._journal.append, changes)), ticks() - began
 
     def _in_order(self, work: Callable[[], _T]) -> _T:
-        """What comes after something that was not written is not written either."""
+        """Run a write, unless an earlier one failed: the journal must not have gaps. Raises JournalError."""
         if self._is_broken:
-            raise JournalError("what came before was not written")
+            raise JournalError("an earlier write failed")
         self._is_broken = True
         result = work()
         self._is_broken = False

@@ -1,4 +1,4 @@
-"""What an embedded platform tells at /metrics: all that every platform tells, its requests, its journal, its time."""
+"""Metrics of an embedded platform at /metrics: the common metrics, and those of requests, the journal and the clock."""
 
 import asyncio
 import logging
@@ -24,21 +24,21 @@ _LOG: Final = logging.getLogger("batchyard")
 
 
 class Kept(Protocol):
-    """What is known of the objects that are kept, and of their journal."""
+    """Statistics of the stored objects and of their journal."""
 
     def counts(self) -> Iterable[tuple[str, int]]:
-        """How many objects there are, by kind."""
+        """Return the number of objects of each kind."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def journal_bytes(self) -> int:
-        """How much the journal takes."""
+        """Return the size of the journal in bytes."""
 
 
 class EmbeddedFigures:
-    """See the module."""
+    """The metric sources of an embedded platform."""
 
     def __init__(self, kept: Kept, kernel: LiveKernel, speed: float) -> None:
         self._kept = kept
@@ -47,15 +47,15 @@ class EmbeddedFigures:
         self.figures = Figures()
         self.requests = RequestFigures(ticks)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
-        #: How many answers go on.
+        #: Returns the number of watches and other streaming responses in progress.
         self.watches: Callable[[], int] = _none
         self._simulated = SimulatedGpus()
-        #: The name of the machine if it is a node, and its GPUs; all others are simulated.
+        #: The name of the local node, or '', and a function that returns its GPUs. All other GPUs are simulated.
         self.local = ""
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
     def begin(self, observed: Observed, found: Iterable[WatchEvent], server: ApiServer) -> None:
-        """Watch the platform from now on, and tell of it at its server."""
+        """Observe the platform from now on, and serve its metrics."""
         self.figures.begin(observed, found)
         sources = [
             *self.figures.sources(),
@@ -77,11 +77,11 @@ class EmbeddedFigures:
         server.answer_at(PATH, answer)
 
     def committed(self, seconds: float) -> None:
-        """A transaction of the journal took that long."""
+        """Record the duration of a journal transaction in seconds."""
         self._commits.observe((), seconds)
 
     def defect(self, error: Exception) -> None:
-        """Tell of a defect in a controller; it stops nobody else."""
+        """Count and log a defect in a controller. The other controllers keep running."""
         self.figures.defects += 1
         _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
 

@@ -1,4 +1,4 @@
-"""The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
+"""The embedded platform: a durable store, all controllers, and an API server, in one process."""
 
 import asyncio
 import socket
@@ -85,7 +85,7 @@ _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class Embedded:
-    """See the module. Made within the event loop that it is to run in."""
+    """The components of an embedded platform and their wiring. Create it within the event loop that runs it."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Embedded:
         self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
-        #: Called when nothing can be kept any more.
+        #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
         self._kernel.is_held = self._commit.is_behind
@@ -146,7 +146,7 @@ class Embedded:
         self._begin(cluster)
 
     def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
-        """The API server, with all that is asked of it besides stored objects."""
+        """Create the API server with subresources, forecasts, custom resources, and the other virtual resources."""
         client, now, index = self._client, self._kernel.now, self.platform.index
         served = with_subresources(built_in, client, self._containers(), index, now)
         if self._futures is not None:
@@ -169,11 +169,11 @@ class Embedded:
         return server, security
 
     def _pods_denial(self) -> str:
-        """Return why only the owner may start pods; '' if this machine isolates them, or is no node."""
+        """Return why only the owner may start pods; '' if this machine isolates them or is not a node."""
         return "" if self._local is None else self._local.pods_denial
 
     def _serve_page(self, security: Security, timers: RealTime, speed: float) -> None:
-        """Show what there is to whoever looks with a browser; what happens is noted from now on."""
+        """Serve the dashboard, and record its history from now on."""
         index, clock = self.platform.index, self._kernel.clock
         self._history = History(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
@@ -186,7 +186,7 @@ class Embedded:
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
     def _begin_time(self, timers: RealTime, speed: float) -> None:
-        """Follow the machine's clock; or let the owner control a time that runs faster."""
+        """Follow the machine's clock, or serve the clock control if time runs faster."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
@@ -195,25 +195,25 @@ class Embedded:
         self._server.put_at(CLOCK, control.put)
 
     def answers(self, guard: Guard | None = None) -> Answers:
-        """What answers requests, watched over by a guard."""
+        """Create the dispatcher that answers requests, watched by a watchdog."""
         figures = self._figures
-        revision = lambda: self._store.revision  # noqa: E731 - a reader of one field
+        revision = lambda: self._store.revision  # noqa: E731 - reads one field
         answers = Answers(self._server, self._kernel, self._commit, revision, figures.requests, guard)
         figures.watches = lambda: answers.watches
         return answers
 
     @property
     def failure(self) -> JournalError | None:
-        """Why nothing is kept any more; None as long as all is."""
+        """Why the journal is no longer written; None while it is."""
         return self._commit.failure
 
     def end_watches(self) -> None:
-        """End what would never end by itself, and what is worked out apart."""
+        """End the watches, and stop the forked workers."""
         self._apart.close()
         self._commit.end_watches()
 
     async def close(self) -> None:
-        """Write what is left, and let the file go."""
+        """Write the remaining changes, and close the journal."""
         self._kernel.stop()
         self._apart.close()
         if self._futures is not None:
@@ -251,7 +251,7 @@ class Embedded:
         return build_platform(ports, settings)
 
     def _containers(self) -> Containers:
-        """The containers of all pods, for those who look at them."""
+        """Return access to the containers of all pods, for logs, exec and the like."""
         simulated = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.join(simulated)
         if self._local is None:
@@ -260,7 +260,7 @@ class Embedded:
         return BothContainers(simulated, self._local.containers, self._local.name)
 
     def _begin(self, cluster: Obj | None) -> None:
-        """Show the controllers what is there, and make what is missing."""
+        """Replay the stored objects to the controllers, and create the missing objects."""
         found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self._client.recall(events)
@@ -270,7 +270,7 @@ class Embedded:
         watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
         self._figures.begin(watched, events, self._server)
         self._history.observe(events)
-        # The accounts as well: their controller waits behind other work of the start, and pods are refused without.
+        # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
         wanted += map(provided_role, bootstrap_roles())
         if cluster is not None:
@@ -280,22 +280,22 @@ class Embedded:
         self._provided.begin()
 
     def _remember_local(self, cluster: Obj) -> None:
-        """What was said of this machine last counts, also when nothing is said the next time."""
+        """Store the current `spec.local` of the Cluster. The next start uses it if no Cluster is given."""
         stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored is not None and stored["spec"].get("local") != local:
             self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Where pods that have a network of their own reach the platform: its address there, and what listens."""
+        """Return the address at which pods with their own network reach the platform, and its listening socket."""
         return None if self._local is None else self._local.listener_among_pods()
 
     def reached_at(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
-        """Say where the platform is reached from now on, in the Service `kubernetes`; also by pods, where they may."""
+        """Publish the address of the platform in the Service `kubernetes`, also for pods if they can reach it."""
         wanted = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
         self._kernel.post(lambda: self._put(wanted))
 
     def _put(self, wanted: Iterable[Obj]) -> None:
-        """Make objects, or let them be again as they are wanted."""
+        """Create or overwrite objects."""
         for obj in wanted:
             found = self._client.get(key_of(obj))
             write = Create(obj) if found is None else Update({**found, **obj, "metadata": found["metadata"]})
@@ -308,22 +308,22 @@ class Embedded:
 
 
 def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
-    from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loads an HTTP client, a tenth of a second
+    from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loading the HTTP client takes 0.1 s
 
     return SpanExport(url, loop)
 
 
 def _root_certificate(place: Place, *, is_mounted: bool) -> str:
-    """What the server's certificate is signed by; where it has none, a comment if containers are to find a file."""
+    """Return the CA certificate of the server. Without TLS: a comment if it is mounted as a file, else ''."""
     if place.is_insecure:
         return _NO_CERTIFICATE if is_mounted else ""
     return Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:
-    """The latest instant that any object tells of its birth, or a node's Lease: time that ran faster does not run back.
+    """Return the latest creation time of an object or renew time of a node's Lease. Accelerated time must not go back.
 
-    What other Leases say is their holders' own: anybody may write one.
+    Other Leases do not count, because any client may write them.
     """
     born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
     renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
@@ -331,7 +331,7 @@ def _last_instant(store: Store) -> Instant:
 
 
 def _both(one: Auditor, other: Auditor) -> Auditor:
-    """Both take note."""
+    """Return an auditor that calls both."""
 
     def note(audited: Audited) -> None:
         one(audited)

@@ -1,4 +1,4 @@
-"""The tokens that pods find in their volumes."""
+"""ServiceAccount tokens for the projected volumes of pods."""
 
 from batchyard.api.meta import Key
 from batchyard.api.scheme import SERVICE_ACCOUNT
@@ -9,7 +9,7 @@ from batchyard.kubelet.local.errors import InputError
 
 
 def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
-    """A token of a ServiceAccount; InputError if there is none of that name."""
+    """Issue a token of a ServiceAccount, valid for `seconds`. Raises InputError if the account does not exist."""
     found = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if found is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')

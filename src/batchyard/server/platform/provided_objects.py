@@ -1,7 +1,7 @@
 """Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
 
-They are stored like others, so that clients list, watch and wait for them. A client takes one over by creating or
-applying an object of that name; what the platform serves does not change. One that is deleted is made again.
+They are stored like other objects, so that clients can list and watch them. A client takes over an object by creating
+or applying one of that name. That does not change what the platform serves. A deleted object is created again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from batchyard.interfaces.client import (
 )
 from batchyard.interfaces.controller import Kernel
 
-#: Definitions that were stored before are compared with those of this release once the start is over.
+#: Stored definitions are compared with those of this release after the start.
 _REFRESH_AFTER: Final = 5 * SECOND
 _KUEUE_ROLES: Final = "kueue-"
 _NATIVE: Final = ".k8s.io"
@@ -40,11 +40,11 @@ class Client(Reader, Protocol):
     """Reads and writes objects."""
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Do writes in order."""
+        """Submit writes, in order."""
 
 
 class ProvidedObjects:
-    """Keeps the objects that the platform provides."""
+    """Creates and updates the objects that the platform provides."""
 
     def __init__(self, client: Client, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
         self._client, self._kernel, self._served = client, kernel, served
@@ -52,16 +52,16 @@ class ProvidedObjects:
         self._is_due = False
 
     def begin(self) -> None:
-        """Create what is missing; later, bring what an earlier release provided up to date."""
+        """Create missing objects now, and later update those that an earlier release provided."""
         self._synchronize_soon()
         for place, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
                 self._soon(partial(self._define, name))
-            else:  # one at a time, so that requests are answered in between
+            else:  # staggered, so that requests are served in between
                 self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + place * SECOND, partial(self._refresh, name))
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Recreate or update provided objects after a change of a definition or an APIService."""
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
@@ -70,14 +70,14 @@ class ProvidedObjects:
             self._synchronize_soon()
 
     def _define(self, name: str) -> None:
-        """Store the definition of a kind, established, unless there is one."""
+        """Store the definition of a kind as established, unless one exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         wanted = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(wanted, status_of(wanted, self._client, self._kernel.now()))))
 
     def _refresh(self, name: str) -> None:
-        """Give a stored definition, which an earlier release may have provided, the schema of this one."""
+        """Update the schema of a stored definition that an earlier release provided."""
         stored = self._client.get(Key(DEFINITION, "", name))
         if stored is None or annotation(stored, well_known.PROVIDED) is None:
             return
@@ -91,7 +91,7 @@ class ProvidedObjects:
             self._soon(self._synchronize)
 
     def _synchronize(self) -> None:
-        """Make the APIServices those of what is served."""
+        """Create, delete and update APIServices to match the served resources."""
         self._is_due = False
         now = self._kernel.now()
         wanted = {service["metadata"]["name"]: service for service in provided_services(self._served(), now)}
@@ -107,7 +107,7 @@ class ProvidedObjects:
 
 
 def provided_role(role: Obj) -> Obj:
-    """A bootstrap role; one of Kueue's can be taken over, since Kueue's manifests bring it along."""
+    """Return a bootstrap role. Kueue's roles are marked as provided, since Kueue's manifests may take them over."""
     if not role["metadata"]["name"].startswith(_KUEUE_ROLES):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
@@ -125,7 +125,7 @@ def _differences(wanted: Mapping[str, Obj], stored: Mapping[str, Obj], now: Inst
 
 
 def _defined_kinds() -> Iterator[ServedKind]:
-    """The kinds that are no files, and not of Kubernetes itself."""
+    """Yield the kinds that are served as custom resources: no file formats, and none of Kubernetes itself."""
     for info in KINDS:
         if "." in info.group and not info.group.endswith(_NATIVE) and info.constant not in FILES:
             yield info
@@ -136,4 +136,4 @@ def _is_update(event: WatchEvent) -> bool:
 
 
 def _ignore(_result: WriteResult) -> None:
-    """Another write came first: the next change brings the object up to date."""
+    """Ignore a conflict with another write: the next change triggers another update."""

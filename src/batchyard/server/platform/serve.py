@@ -1,4 +1,4 @@
-"""Serving an embedded platform: its port, TLS, signals, and its end in order."""
+"""Serving an embedded platform: its listening sockets, TLS, signals, and graceful shutdown."""
 
 import asyncio
 import errno
@@ -29,33 +29,33 @@ from batchyard.server.platform.data_dir import KUBECONFIG, LOOPBACK, Place, forg
 from batchyard.server.platform.gc_tuning import seldom_collected
 from batchyard.server.platform.platform import Embedded
 
-#: How long requests may take to end when the platform is told to.
+#: How long requests in flight may take to complete at shutdown.
 REQUESTS_END_WITHIN: Final = 2  # seconds
-#: Connections that may wait to be taken.
+#: The listen backlog: connections that wait to be accepted.
 _BACKLOG: Final = 2048
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
 _SERVER: Final = "server.pem"
-#: What pods call the platform, besides its address.
+#: The DNS names by which pods reach the platform, besides its address.
 _NAMES_AMONG_PODS: Final = tuple(
     f"kubernetes{rest}" for rest in ("", ".default", ".default.svc", ".default.svc.cluster.local")
 )
-#: Seconds that the thread which writes the journal waits for its turn at most; it needs it a dozen times for each
-#: transaction, for moments.
+#: The interpreter's switch interval in seconds. The journal thread waits at most this long for the GIL. It needs the
+#: GIL a dozen times for each transaction, for moments.
 _TURN_WITHIN: Final = 0.0005
 
 
 class PortError(Exception):
-    """The platform cannot listen where it is told to; says why and what to do."""
+    """The platform cannot listen on the configured address or port. The message says why and what to do."""
 
 
 async def serve(
     place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], foresight: Foresight | None = None
 ) -> None:
-    """Run the embedded platform until it is told to end; `ready` is told its address once it listens.
+    """Run the embedded platform until it gets a signal. `ready` is called with its URL once it listens.
 
-    `foresight` tells of the future; without it nobody is told.
+    `foresight` computes forecasts; without it the platform serves none.
 
-    PortError if it cannot listen; JournalError if the journal cannot be used, or no longer.
+    PortError if it cannot listen; JournalError if the journal cannot be opened or written.
     """
     audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
@@ -73,7 +73,8 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     forget_state(place.folder)
     address, port = listener.getsockname()[:2]
     url = _url(place, port)
-    among_pods = None if place.is_insecure else embedded.listener_among_pods()  # who is asked for nothing may anything
+    # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
+    among_pods = None if place.is_insecure else embedded.listener_among_pods()
     own = LOOPBACK if address in _EVERYWHERE else address
     embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
     context = None if place.is_insecure else _secured(place, url, among_pods)
@@ -86,7 +87,7 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
 async def _answer(
     place: Place, url: str, embedded: Embedded, sockets: "_Sockets", guard: LoopGuard, ready: Callable[[str], None]
 ) -> None:
-    """Answer requests until the platform is told to end, and then those that are under way."""
+    """Serve requests until a signal, then complete those in flight."""
     answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
     _end_when_told(ended, embedded)
     loop = asyncio.get_running_loop()
@@ -112,14 +113,14 @@ async def _answer(
 
 
 class _Sockets(NamedTuple):
-    """Where the platform listens, and how it speaks there."""
+    """The listening sockets, and the TLS context of all of them."""
 
     listeners: Sequence[socket.socket]
     context: ssl.SSLContext | None
 
 
 def _take_all_files() -> None:
-    """Have as many files open as this process ever may: connections that are not served yet take some, too."""
+    """Raise the limit of open files to the hard limit: accepted connections need descriptors before they are served."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -130,15 +131,15 @@ def _listener(place: Place) -> socket.socket:
     try:
         return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # below zero: of who looks names up
+        if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
             raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
         why = os.strerror(error.errno) if error.errno else str(error)
         told = f"port {place.port} of {place.address}: {why}"
-        raise PortError(f"{told}; name another with --port, or none for any that is free") from error
+        raise PortError(f"{told}; name another with --port, or omit it for any free port") from error
 
 
 def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
-    """End on a signal, or when nothing can be kept any more; a second Ctrl-C ends at once, as suddenly as a crash."""
+    """Shut down on a signal or a journal failure. A second Ctrl-C kills the process at once, like a crash."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
@@ -149,19 +150,19 @@ def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
 
     for told in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(told, end)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: whoever closes the terminal wants it to go on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
         loop.add_signal_handler(signal.SIGHUP, end)
     embedded.on_failure = end
 
 
 def _url(place: Place, port: int) -> str:
-    """How it is reached; where it listens everywhere, from this machine."""
+    """Return the URL of the platform; the loopback's if it listens on all addresses."""
     host = LOOPBACK if place.address in _EVERYWHERE else place.address
     return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _secured(place: Place, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
-    """The certificate of the server, and a kubeconfig with one of the owner's, both made anew."""
+    """Write a new server certificate and a new kubeconfig of the owner, and return the TLS context."""
     authority = Authority(place.folder, wall_clock())
     names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())

@@ -1,4 +1,4 @@
-"""What a platform says of itself to its owner."""
+"""Status document of an embedded platform, for its owner."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -11,29 +11,29 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.server.platform.data_dir import JOURNAL, Place
 
-#: Where it is asked for.
+#: The URL path of the document.
 PATH: Final = "/batchyard/status"
 
 
 class Objects(Protocol):
-    """Where the objects are."""
+    """The stored objects."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def kinds(self) -> Sequence[str]:
-        """The kinds that have objects, sorted."""
+        """Return the kinds that have objects, sorted."""
 
     def count(self, kind: str) -> int:
-        """How many objects of a kind there are."""
+        """Return the number of objects of a kind."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
 
 
 class Report:
-    """See the module. `started` is the wall clock's; `speed` how much faster time runs."""
+    """The sources of the status document. `started` is in wall-clock time; `speed` is how much faster time runs."""
 
     def __init__(self, objects: Objects, place: Place, started: Instant, speed: float) -> None:
         self._objects = objects
@@ -45,7 +45,7 @@ class Report:
         self._configuration = place.configuration
 
     def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """All of it; `clock` is the platform's own time, `local` what is told of this machine if it is a node."""
+        """Return the document. `clock` is the platform's time, `local` the report of this machine if it is a node."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -77,11 +77,11 @@ class Report:
         return self._objects.revision
 
     def counts(self) -> Sequence[tuple[str, int]]:
-        """How many objects there are, by kind."""
+        """Return the number of objects of each kind."""
         return [(kind, self._objects.count(kind)) for kind in self._objects.kinds()]
 
     def journal_bytes(self) -> int:
-        """How much the journal takes, its log included."""
+        """Return the size of the journal in bytes, including its WAL."""
         files = [self._journal, self._journal.with_name(f"{self._journal.name}-wal")]
         return sum(file.stat().st_size for file in files if file.exists())
 

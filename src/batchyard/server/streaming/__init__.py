@@ -1,1 +1,1 @@
-"""Connections that leave HTTP: exec, attach and port-forward over WebSocket and SPDY."""
+"""Upgraded connections: exec, attach and port-forward over WebSocket and SPDY."""

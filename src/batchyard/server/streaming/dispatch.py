@@ -1,4 +1,4 @@
-"""Answers that are conversations: the head that says so, and who speaks then on the connection."""
+"""Protocol upgrades: the 101 response, and the handler of the upgraded connection."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +17,7 @@ _SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection
 
 
 def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
-    """The head of the answer that hands a connection over."""
+    """Return the head of the 101 response."""
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
         key = accepted(request.headers["sec-websocket-key"])
@@ -30,7 +30,7 @@ def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
 
 
 def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
-    """Let an answer be spoken on a connection, that was sent something already; `over` once the connection is gone."""
+    """Serve an upgraded connection, from which `rest` was already read. `over` is called when it is lost."""
     speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
     wire.speak(_Last(speaker, over), rest)
 
@@ -51,7 +51,7 @@ def _over_spdy(answer: Conversation, wire: UpgradedConnection) -> Speaker:
 
 
 class _Last:
-    """A speaker, and what is to be done when the connection is gone."""
+    """A handler of a connection that also calls a callback when the connection is lost."""
 
     def __init__(self, speaker: Speaker, over: Callable[[], None]) -> None:
         self._over = over
@@ -61,6 +61,6 @@ class _Last:
         self._lost = speaker.lost
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Notify the handler, and call the callback."""
         self._lost()
         self._over()

@@ -1,4 +1,4 @@
-"""A command over SPDY, as clients without WebSockets talk to it: a stream each way, and one to tell how it ended.
+"""Exec and attach over SPDY, for clients without WebSockets: a stream for each of stdin, stdout, stderr, error, resize.
 
 Source: k8s.io/cri-streaming pkg/streaming/remotecommand/httpstream.go.
 """
@@ -19,7 +19,7 @@ _RESIZE: Final = "resize"
 
 
 class CommandStreams:
-    """See the module."""
+    """A command and its SPDY streams."""
 
     def __init__(self, sink: Sink, command: Command) -> None:
         self._sink = sink
@@ -32,13 +32,13 @@ class CommandStreams:
         self._takes = True
         wanted = command.streams
         asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _RESIZE: wanted.tty}
-        #: The streams that the client has to open before anything begins.
+        #: The streams that the client must open before the command starts.
         self._awaited = {_ERROR, *(name for name, is_wanted in asked.items() if is_wanted)}
 
-    # --- what the connection tells ---
+    # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come; none after what is no SPDY."""
+        """Handle received bytes."""
         if self._is_over:
             return
         try:
@@ -50,35 +50,35 @@ class CommandStreams:
             self._sink.close()
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the client takes more: if not, the command's outputs wait."""
+        """Read the command's output only while the client accepts more."""
         self._takes = may
         if self._session is not None:
             self._session.listen(listens=may)
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Disconnect from the command, and close the connection."""
         self.lost()
         self._sink.send(spdy.go_away())
         self._sink.close()
 
     def lost(self) -> None:
-        """Nobody talks to the command any more."""
+        """Disconnect from the command."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
-    # --- what the command tells ---
+    # --- callbacks of the command ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Take what the command wrote."""
+        """Send output of the command."""
         self._sink.send(spdy.data(self._streams[output], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Whether the command reads: if not, the client waits."""
+        """Read from the client only while the command accepts more input."""
         self._sink.listen(listens=wants)
 
     def ended(self, ending: Ending) -> None:
-        """The command has ended."""
+        """Send the exit status, and close."""
         self._session = None
         status = msgspec.json.encode(self._command.status(ending))
         self._sink.send(spdy.data(self._streams[_ERROR], status))

@@ -1,7 +1,7 @@
-"""A command over a WebSocket: each message begins with the number of a channel.
+"""Exec and attach over a WebSocket: the first byte of each message is a channel number.
 
-0 is the command's input, 1 and 2 its outputs, 3 tells how it ended, 4 the size of its terminal; since version 5 a 255
-and a number say that nothing more comes on that channel. Sources: k8s.io/apimachinery pkg/util/remotecommand,
+Channel 0 is stdin, 1 stdout, 2 stderr, 3 the exit status, and 4 the terminal size. Since protocol version 5 a message
+of 255 and a channel number closes that channel. Sources: k8s.io/apimachinery pkg/util/remotecommand,
 k8s.io/streaming pkg/httpstream/wsstream.
 """
 
@@ -17,31 +17,31 @@ from batchyard.server.streaming.websocket import WebSocket
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _CLOSE: Final = 255
 _OUTPUTS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
-#: Bytes of a size that is being told.
+#: Maximum bytes of an incomplete terminal size.
 SIZE_MAX: Final = 1024
 
 
 class CommandChannels:
-    """See the module."""
+    """A command whose channels are multiplexed on a WebSocket."""
 
     def __init__(self, socket: WebSocket, command: Command) -> None:
         self._socket = socket
         self._command = command
         self._channel: int | None = None
-        #: What came of a message to end a channel, or of sizes.
+        #: The bytes received of a close message, and the parser of terminal sizes.
         self._closing = b""
         self._sizes = Sizes()
         self._session: ProcessSession | None = None
         streams = command.streams
         socket.tell(self)
-        # An empty message tells that the connection stands.
+        # The first message is empty, to show that the connection is established.
         socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
         self._session = command.open(self)
 
-    # --- what the WebSocket tells ---
+    # --- callbacks of the WebSocket ---
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Take a part of a message, or the first one of the next."""
+        """Handle a part of a message; `is_first` marks the beginning of a message."""
         if is_first:
             self._channel, self._closing = None, b""
         if self._channel is None and data:
@@ -59,44 +59,44 @@ class CommandChannels:
                 self._session.end_input()
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the client takes more: if not, the command's outputs wait."""
+        """Read the command's output only while the client accepts more."""
         if self._session is not None:
             self._session.listen(listens=may)
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Do nothing: the WebSocket closes by itself."""
 
     def lost(self) -> None:
-        """Nobody talks to the command any more."""
+        """Disconnect from the command."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
-    # --- what the command tells ---
+    # --- callbacks of the command ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Take what the command wrote."""
+        """Send output of the command."""
         self._socket.send(bytes([_OUTPUTS[output]]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Whether the command reads: if not, the client waits."""
+        """Read from the client only while the command accepts more input."""
         self._socket.listen(listens=wants)
 
     def ended(self, ending: Ending) -> None:
-        """The command has ended."""
+        """Send the exit status, and close."""
         self._session = None
         self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
         self._socket.close()
 
 
 class Sizes:
-    """Sizes of a terminal, told one after the other as JSON."""
+    """A parser of terminal sizes, which are a sequence of JSON objects."""
 
     def __init__(self) -> None:
         self._text = b""
 
     def fed(self, data: bytes) -> list[tuple[int, int]]:
-        """The sizes, as columns and rows, that are whole by now."""
+        """Return the complete sizes, as columns and rows."""
         *texts, self._text = (self._text + data).replace(b"}", b"}\n").split(b"\n")
         self._text = self._text[:SIZE_MAX]
         return [size for text in texts if (size := _size(text)) is not None]

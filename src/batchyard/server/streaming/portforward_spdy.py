@@ -1,6 +1,6 @@
-"""Ports of a pod over SPDY: for each connection its client opens a stream for data and one for what goes wrong.
+"""Port-forward over SPDY: for each connection the client opens a data stream and an error stream.
 
-SPDY is spoken on the connection itself or, by newer clients, over a WebSocket on it. Source: k8s.io/cri-streaming
+SPDY runs on the connection itself, or inside a WebSocket for newer clients. Source: k8s.io/cri-streaming
 pkg/streaming/portforward/httpstream.go.
 """
 
@@ -21,22 +21,22 @@ from batchyard.server.streaming.spdy import (
     SpdyFrames,
 )
 
-#: Streams that a connection may have open.
+#: Maximum open streams of a connection.
 STREAMS_MAX: Final = 2000
 TOO_MANY: Final = "too many connections to ports are open, try again later"
 
 
 class Sink(Protocol):
-    """The connection under SPDY."""
+    """The connection that carries SPDY."""
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
 
     def listen(self, *, listens: bool) -> None:
-        """Whether more is to come."""
+        """Resume or pause reading."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class Room(Protocol):
@@ -50,7 +50,7 @@ class Room(Protocol):
 
 
 class PortStreams:
-    """See the module."""
+    """The pairs of streams on a connection."""
 
     def __init__(self, sink: Sink, forwarding: Forwarding, room: Room) -> None:
         self.forwarding = forwarding
@@ -61,16 +61,16 @@ class PortStreams:
         self._frames = SpdyFrames()
         self._is_over = False
         self._last = 0
-        #: By the number of either of its streams, and by that of its request while it has one stream alone.
+        #: Pairs by either of their streams, and by request id while they have only one stream.
         self._by_stream: dict[int, _Pair] = {}
         self._waiting: dict[str, _Pair] = {}
-        #: Whose ports do not take more.
+        #: Pairs whose ports do not accept more data.
         self._full: set[_Pair] = set()
 
-    # --- what the connection tells ---
+    # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come; none after what is no SPDY."""
+        """Handle received bytes."""
         if self._is_over:
             return
         try:
@@ -82,37 +82,37 @@ class PortStreams:
             self.sink.close()
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """The same over a WebSocket: where its messages begin does not matter."""
+        """Handle bytes received over a WebSocket; message boundaries are irrelevant."""
         self.fed(data)
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the client takes more: if not, the ports wait."""
+        """Read from the ports only while the client accepts more."""
         self.takes = may
         for pair in dict.fromkeys(self._by_stream.values()):
             pair.listen(listens=may)
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Disconnect from the ports, and close the connection."""
         self.lost()
         self.sink.send(spdy.go_away())
         self.sink.close()
 
     def lost(self) -> None:
-        """Nobody talks to the ports any more."""
+        """Disconnect from the ports."""
         for pair in dict.fromkeys((*self._by_stream.values(), *self._waiting.values())):
             pair.close()
         self._by_stream.clear()
         self._waiting.clear()
 
-    # --- what pairs tell ---
+    # --- callbacks of the pairs ---
 
     def wants_more(self, pair: "_Pair", *, wants: bool) -> None:
-        """Whether a port takes more: if not, the client waits with all it has for any."""
+        """Read from the client only while all ports accept more."""
         (self._full.discard if wants else self._full.add)(pair)
         self.sink.listen(listens=not self._full)
 
     def forget(self, pair: "_Pair") -> None:
-        """A pair has ended."""
+        """Remove a closed pair."""
         for stream in pair.streams.values():
             self._by_stream.pop(stream, None)
         self._waiting = {request: waiting for request, waiting in self._waiting.items() if waiting is not pair}
@@ -158,7 +158,7 @@ class _Pair:
         self._all = all_streams
         self._port = port
         self._session: ByteStream | None = None
-        #: `data` and `error`.
+        #: By type: `data` and `error`.
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
@@ -171,42 +171,42 @@ class _Pair:
             self._session.listen(listens=False)
 
     def take(self, data: Part) -> None:
-        """Take what the client sends; of the error's stream nobody wants anything."""
+        """Pass on data of the client; ignore its error stream."""
         if self._session is not None and data.stream == self.streams["data"]:
             self._session.write(data.data)
             if data.is_last:
                 self._session.end_input()
 
     def reset(self, stream: int) -> None:
-        """The client has enough: of the data he is told that nothing went wrong."""
+        """Disconnect after the client reset the data stream, and end the error stream without an error."""
         if stream == self.streams.get("data"):
             self.close()
             self._end(self.streams.get("error"))
             self._all.forget(self)
 
     def listen(self, *, listens: bool) -> None:
-        """Whether anything is to be taken from the port."""
+        """Resume or pause reading from the port."""
         if self._session is not None:
             self._session.listen(listens=listens)
 
     def close(self) -> None:
-        """Let the port go."""
+        """Disconnect from the port."""
         session = self._leave()
         if session is not None:
             session.close()
 
-    # --- what the port tells ---
+    # --- callbacks of the port ---
 
     def received(self, output: str, data: bytes) -> None:
-        """Take what the port sent."""
+        """Send data of the port."""
         self._all.sink.send(spdy.data(self.streams["data"], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Whether the port takes more."""
+        """Pause or resume reading from the client."""
         self._all.wants_more(self, wants=wants)
 
     def ended(self, ending: Ending) -> None:
-        """The port is closed, or cannot be reached."""
+        """Handle a port that is closed or unreachable."""
         self._leave()
         if ending.failure:
             told = self._all.forwarding.failure(self._port, ending).encode()

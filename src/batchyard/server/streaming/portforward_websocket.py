@@ -1,6 +1,6 @@
-"""Ports of a pod over a WebSocket, each a channel for data and one for what goes wrong, as the request names them.
+"""Port-forward over a WebSocket: for each requested port a data channel and an error channel.
 
-The first message of each channel tells the port, two bytes, the lower first. Source: k8s.io/cri-streaming
+The first message of each channel is the port, as two bytes in little-endian order. Source: k8s.io/cri-streaming
 pkg/streaming/portforward/websocket.go.
 """
 
@@ -13,7 +13,7 @@ from batchyard.server.streaming.websocket import WebSocket
 
 
 class PortChannels:
-    """See the module."""
+    """The forwarded ports, multiplexed on a WebSocket."""
 
     def __init__(self, socket: WebSocket, forwarding: Forwarding, room: Room) -> None:
         self.socket = socket
@@ -33,10 +33,10 @@ class PortChannels:
         if not self._open:
             socket.close()
 
-    # --- what the WebSocket tells ---
+    # --- callbacks of the WebSocket ---
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Take a part of a message, or the first one of the next."""
+        """Handle a part of a message; `is_first` marks the beginning of a message."""
         if is_first:
             self._channel = None
         if self._channel is None and data:
@@ -46,29 +46,29 @@ class PortChannels:
             port.session.write(data)
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the client takes more: if not, the ports wait."""
+        """Read from the ports only while the client accepts more."""
         for port in self._open.values():
             port.session.listen(listens=may)
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Do nothing: the WebSocket closes by itself."""
 
     def lost(self) -> None:
-        """Nobody talks to the ports any more."""
+        """Disconnect from the ports."""
         for port in self._open.values():
             port.session.close()
             self._room.leave_port()
         self._open.clear()
 
-    # --- what ports tell ---
+    # --- callbacks of the ports ---
 
     def wants_more(self, channel: int, *, wants: bool) -> None:
-        """Whether a port takes more: if not, the client waits with all it has for any."""
+        """Read from the client only while all ports accept more."""
         (self._full.discard if wants else self._full.add)(channel)
         self.socket.listen(listens=not self._full)
 
     def forget(self, channel: int) -> None:
-        """A port is closed; with the last one the connection is, too."""
+        """Remove a closed port. Close the connection with the last one."""
         if self._open.pop(channel, None) is not None:
             self._room.leave_port()
         if channel in self._full:
@@ -82,7 +82,7 @@ class PortChannels:
 
 
 class _Port:
-    """One port, by the number of its channel for data."""
+    """A forwarded port, with the number of its data channel."""
 
     def __init__(self, channels: PortChannels, channel: int, port: int) -> None:
         self._channels = channels
@@ -91,15 +91,15 @@ class _Port:
         self.session: ByteStream = channels.forwarding.connect(port, self)
 
     def received(self, output: str, data: bytes) -> None:
-        """Take what the port sent."""
+        """Send data of the port."""
         self._channels.socket.send(bytes([self._channel]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Whether the port takes more."""
+        """Pause or resume reading from the client."""
         self._channels.wants_more(self._channel, wants=wants)
 
     def ended(self, ending: Ending) -> None:
-        """The port is closed, or cannot be reached."""
+        """Handle a port that is closed or unreachable."""
         if ending.failure:
             self._channels.tell_failure(self._channel, self._port, ending)
         self._channels.forget(self._channel)

@@ -1,6 +1,6 @@
-"""The frames of SPDY/3.1, as far as Kubernetes speaks it: streams with headers, data, resets, pings.
+"""SPDY/3.1 frames, as far as Kubernetes uses them: streams with headers, data, resets and pings.
 
-Source: the draft SPDY Protocol 3.1. There is no flow control of streams, as there is none in moby/spdystream.
+Source: the draft SPDY Protocol 3.1. Streams have no flow control, as in moby/spdystream.
 """
 
 import struct
@@ -14,7 +14,7 @@ _VERSION: Final = 3
 _FIN: Final = 1
 _ID: Final = 0x7FFFFFFF
 #: Bytes of a frame of control, bytes of the headers in it once they are unpacked, and how many these may be: a short
-#: frame unpacks to many.
+#: Maximum bytes of a control frame, and of its decompressed headers.
 CONTROL_MAX: Final = 64 * 1024
 HEADERS_BYTES_MAX: Final = 8 * 1024
 HEADERS_MAX: Final = 64
@@ -22,7 +22,7 @@ PROTOCOL_ERROR: Final = 1
 REFUSED_STREAM: Final = 3
 CANCEL: Final = 5
 
-# What headers are compressed with at first: words that are common in HTTP, each with its length, then more text.
+# The initial compression dictionary: common words of HTTP, each preceded by its length, then more text.
 _WORDS: Final = """
 options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow
 authorization cache-control connection content-base content-encoding content-language content-length content-location
@@ -42,11 +42,11 @@ _TEXT: Final = (
 
 
 class SpdyError(Exception):
-    """What came is no SPDY."""
+    """The received bytes are not valid SPDY."""
 
 
 class Opened(NamedTuple):
-    """A stream is there; its headers' names are in lower case."""
+    """A stream was opened. Header names are in lower case."""
 
     stream: int
     headers: Mapping[str, str]
@@ -62,13 +62,13 @@ class Part(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """A stream is gone."""
+    """A stream was reset."""
 
     stream: int
 
 
 class Ping(NamedTuple):
-    """Whoever pings is to be sent the same."""
+    """A ping, to be answered with the same number."""
 
     number: int
 
@@ -77,17 +77,17 @@ Event: TypeAlias = Opened | Part | Reset | Ping
 
 
 class SpdyFrames:
-    """One connection's frames, those that come and those that are sent."""
+    """The incoming and outgoing frames of a connection, with their compression state."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        #: The frame of data that is coming: its stream, its bytes that are not there yet, whether it is the last.
+        #: The data frame being received: its stream, its missing bytes, and whether it is the last.
         self._stream, self._left, self._is_last = 0, 0, False
         self._inflate = zlib.decompressobj(zdict=dictionary())
         self._deflate = zlib.compressobj(zdict=dictionary())
 
     def fed(self, data: bytes) -> Iterator[Event]:
-        """What came with some bytes. SpdyError where they are none of SPDY."""
+        """Parse received bytes, and yield the events. Raises SpdyError if they are not valid SPDY."""
         self._buffer += data
         while True:
             if self._left:
@@ -116,7 +116,7 @@ class SpdyFrames:
                 yield event
 
     def accept(self, stream: int) -> bytes:
-        """Say that a stream is welcome."""
+        """Return the frame that accepts a stream."""
         headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _framed(_SYN_REPLY, struct.pack(">I", stream) + headers)
 
@@ -156,27 +156,27 @@ class SpdyFrames:
 
 
 def data(stream: int, sent: bytes, *, is_last: bool = False) -> bytes:
-    """A frame of data."""
+    """Return a data frame."""
     return struct.pack(">II", stream, (_FIN if is_last else 0) << 24 | len(sent)) + sent
 
 
 def reset(stream: int, status: int) -> bytes:
-    """Say that a stream is gone."""
+    """Return a frame that resets a stream."""
     return _framed(_RST_STREAM, struct.pack(">II", stream, status))
 
 
 def ping(number: int) -> bytes:
-    """Ping, or answer a ping."""
+    """Return a ping frame, or the answer to one."""
     return _framed(_PING, struct.pack(">I", number))
 
 
 def go_away() -> bytes:
-    """Say that no more streams are welcome."""
+    """Return a frame that rejects further streams."""
     return _framed(_GOAWAY, struct.pack(">II", 0, 0))
 
 
 def dictionary() -> bytes:
-    """What headers are compressed with at first."""
+    """Return the initial compression dictionary of headers."""
     words = (word.replace("_", " ").encode() for word in _WORDS.split())
     return b"".join(struct.pack(">I", len(word)) + word for word in words) + _TEXT.encode()
 
@@ -186,7 +186,7 @@ def _framed(kind: int, body: bytes) -> bytes:
 
 
 def _counted(text: bytes, at: int) -> tuple[bytes, int]:
-    """Some bytes that their number stands before, and where they end."""
+    """Return the bytes after a length prefix, and the offset after them."""
     (length,) = struct.unpack_from(">I", text, at)
     end = at + 4 + length
     if end > len(text):

@@ -1,4 +1,4 @@
-"""A connection that has become another than HTTP's: what is spoken on it, and its bounds in time."""
+"""Transport of an upgraded connection, with its keepalive and timeouts."""
 
 import asyncio
 import socket
@@ -7,10 +7,9 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.server.http.connections import Connections
 
-#: Seconds after which nothing is expected any more on a connection where nothing came or went. Source: the idle timeout
-#: of a kubelet's streams.
+#: Seconds without traffic after which a connection is closed. Source: the idle timeout of a kubelet's streams.
 IDLE_WITHIN: Final = 4 * 3600
-#: Seconds in which the other end has to close, too.
+#: Seconds that the peer has to close its side.
 CLOSED_WITHIN: Final = 10
 #: Bytes that are fed at once, those that may wait for that, and those that the other end may leave where they are.
 PART: Final = 16 * 1024
@@ -18,41 +17,41 @@ WAITING_MAX: Final = 64 * 1024
 UNTAKEN_MAX: Final = 8 * 1024 * 1024
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls a function soon, once others had their turn."""
-#: After so many seconds of silence the other end's machine is asked whether it is there, so often, so many times.
+#: TCP keepalive: idle seconds before the first probe, seconds between probes, and number of probes.
 _ALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
 class Speaker(Protocol):
-    """What is spoken on a connection."""
+    """The protocol handler of an upgraded connection."""
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Handle received bytes."""
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the other end takes more."""
+        """Handle that the write buffer became full or has room again."""
 
     def ends(self) -> None:
-        """The platform ends: say good-bye."""
+        """Handle the shutdown of the platform: send a closing message."""
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
 
 
 class Wire(Protocol):
-    """A connection, as who speaks on it has it."""
+    """The connection, for its protocol handler."""
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
 
     def listen(self, *, listens: bool) -> None:
-        """Whether more is to be fed."""
+        """Resume or pause reading."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close when all is sent and the other end closed, too, or in a while; or at once."""
+        """Close once everything is sent and the peer has closed, or after CLOSED_WITHIN; or close at once."""
 
 
 class UpgradedConnection(asyncio.Protocol):
-    """See the module."""
+    """The transport of an upgraded connection, and its protocol handler."""
 
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TakeTurn
@@ -73,7 +72,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._listens = True
         self._last = self._loop.time()
         self._timer = self._loop.call_later(IDLE_WITHIN, self._end_if_idle)
-        #: Whom a certificate names.
+        #: The identity of the client by its certificate.
         self.peer = peer
         found = transport.get_extra_info("socket")
         if found is not None:
@@ -85,7 +84,7 @@ class UpgradedConnection(asyncio.Protocol):
         connections.enter(self)
 
     def speak(self, speaker: Speaker, rest: bytes) -> None:
-        """Let somebody speak, who is fed what came already."""
+        """Set the protocol handler, and feed it the bytes that were already read."""
         self._speaker = speaker
         self._came += rest
         self._go_on()
@@ -100,19 +99,19 @@ class UpgradedConnection(asyncio.Protocol):
         """A connection to a port is gone."""
         self._connections.leave_port(self._holder)
 
-    # --- what the event loop tells ---
+    # --- callbacks of the event loop ---
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
+        """Pass on received bytes."""
         self._last = self._loop.time()
         self._came += data
         self._go_on()
 
     def eof_received(self) -> None:
-        """Whoever says no more hears no more."""
+        """Close now: a client that half-closes the connection gets no further data."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Notify the handler that the connection is lost."""
         self._timer.cancel()
         self._connections.leave(self)
         speaker, self._speaker = self._speaker, None
@@ -120,16 +119,16 @@ class UpgradedConnection(asyncio.Protocol):
             speaker.lost()
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent."""
+        """Notify the handler that the write buffer is full."""
         if self._speaker is not None:
             self._speaker.may_write(may=False)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Notify the handler that the write buffer has room again."""
         if self._speaker is not None:
             self._speaker.may_write(may=True)
 
-    # --- what the speaker says ---
+    # --- calls of the handler ---
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -142,13 +141,13 @@ class UpgradedConnection(asyncio.Protocol):
             self._transport.abort()
 
     def listen(self, *, listens: bool) -> None:
-        """Whether more is to be fed."""
+        """Resume or pause reading."""
         if listens != self._listens:
             self._listens = listens
             self._go_on()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close when the other end does, or in a while: what it has sent meanwhile would take the last words away."""
+        """Close when the peer does, or after CLOSED_WITHIN. Closing with unread input would reset the connection."""
         if at_once:
             self._transport.close()
         elif not self._is_closing:
@@ -157,15 +156,15 @@ class UpgradedConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = self._loop.call_later(CLOSED_WITHIN, self._transport.abort)
 
-    # --- what the platform wants of all connections ---
+    # --- shutdown ---
 
     def end(self) -> None:
-        """Say good-bye, and end."""
+        """Let the handler close the connection."""
         if self._speaker is not None:
             self._speaker.ends()
 
     def abort(self) -> None:
-        """End now."""
+        """Close the connection now."""
         self._transport.abort()
 
     def _go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""WebSockets (RFC 6455) as a server speaks them: messages in and out. The frames are wsproto's."""
+"""Server side of WebSockets (RFC 6455), on wsproto's frames."""
 
 import base64
 import hashlib
@@ -8,29 +8,29 @@ from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, Pa
 
 from batchyard.server.streaming.upgraded_connection import Wire
 
-#: What RFC 6455 has hashed together with the key of a handshake.
+#: The GUID that RFC 6455 appends to the key of a handshake.
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
 class Messages(Protocol):
-    """Who takes the messages of a WebSocket, in the parts in which they come."""
+    """The receiver of messages, which arrive in parts."""
 
     def part(self, data: bytes, *, is_first: bool) -> None:
-        """Take a part of a message, or the first one of the next."""
+        """Handle a part of a message; `is_first` marks the beginning of a message."""
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the other end takes more."""
+        """Handle that the write buffer became full or has room again."""
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Handle the shutdown of the platform."""
 
     def lost(self) -> None:
-        """Nobody is at the other end any more."""
+        """Handle the loss of the connection."""
 
 
 class WebSocket:
-    """One WebSocket on a connection."""
+    """A WebSocket on a connection, and the receiver of its messages."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -42,7 +42,7 @@ class WebSocket:
         self._ping: bytes | None = None
 
     def tell(self, messages: Messages) -> None:
-        """Tell somebody of messages."""
+        """Set the receiver of messages."""
         self._messages = messages
 
     def send(self, data: bytes) -> None:
@@ -51,20 +51,20 @@ class WebSocket:
             self._wire.send(bytes(self._frames.send_data(data, fin=True)))
 
     def listen(self, *, listens: bool) -> None:
-        """Whether more is to be told of."""
+        """Resume or pause reading."""
         self._wire.listen(listens=listens)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
-        """Say that nothing more is said, and wait for the other end to say so too."""
+        """Send a close frame, and wait for the peer's."""
         if not self._is_closed:
             self._is_closed = True
             self._wire.send(bytes(self._frames.close(code)))
             self._wire.close()
 
-    # --- what the connection tells ---
+    # --- callbacks of the connection ---
 
     def fed(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Parse received bytes."""
         self._frames.receive_bytes(data)
         try:
             for frame in self._frames.received_frames():
@@ -75,7 +75,7 @@ class WebSocket:
             self._wire.close(at_once=True)
 
     def may_write(self, *, may: bool) -> None:
-        """Whether the other end takes more. Of pings that come while it does not only the last is answered."""
+        """Notify the receiver. Of pings received while the write buffer was full, only the last is answered."""
         self._may_write = may
         if may and self._ping is not None:
             ping, self._ping = self._ping, None
@@ -84,14 +84,14 @@ class WebSocket:
             self._messages.may_write(may=may)
 
     def ends(self) -> None:
-        """The platform ends."""
+        """Notify the receiver, and close with GOING_AWAY."""
         if self._messages is not None:
             self._messages.ends()
         self._gone()
         self.close(CloseReason.GOING_AWAY)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Notify the receiver that the connection is lost."""
         self._is_closed = True
         self._gone()
 
@@ -115,20 +115,20 @@ class WebSocket:
             self._ping = payload
 
     def _gone(self) -> None:
-        """Nobody listens any more."""
+        """Detach and notify the receiver."""
         messages, self._messages = self._messages, None
         if messages is not None:
             messages.lost()
 
 
 def _bytes(frame: Frame) -> bytes:
-    """What a frame of data holds; text as it came."""
+    """Return the payload of a data frame; text as UTF-8."""
     payload = frame.payload
-    assert not isinstance(payload, tuple), "what is said with a close is no data"
+    assert not isinstance(payload, tuple), "a close frame is not a data frame"
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
 def accepted(key: str) -> str:
-    """What a server answers to the key of a handshake."""
+    """Return the Sec-WebSocket-Accept value for the key of a handshake."""
     digest = hashlib.sha1(key.encode("latin-1") + _MAGIC, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode("ascii")

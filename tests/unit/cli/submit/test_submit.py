@@ -141,7 +141,7 @@ def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> 
             "nothing runs in none: start a platform with `batchyard up`",
             id="no platform",
         ),
-        pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "there is no such file", id="no file"),
+        pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "no such file", id="no file"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_remedy(
