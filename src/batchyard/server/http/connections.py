@@ -12,7 +12,7 @@ from batchyard.server.clocks.wall import wall_clock
 CONNECTIONS_MAX: Final = 900
 #: Maximum connections of one client certificate, and of all clients without one. The rest remains for other clients.
 CONNECTIONS_OF_ONE_MAX: Final = 600
-#: Connections to ports of pods that are forwarded, each an open file: all, and those of one user.
+#: Maximum forwarded connections to ports of pods, each an open file: of all users, and of one.
 PORTS_MAX: Final = 4000
 PORTS_OF_ONE_MAX: Final = 400
 #: Maximum bytes of all request bodies that are in memory.
@@ -68,7 +68,7 @@ class Connections:
         return self._held <= BODIES_MAX and (not holder or of_one <= BODIES_OF_ONE_MAX)
 
     def enter_port(self, holder: str) -> bool:
-        """Count a connection to a port until it leaves; False, and it is not counted, where there are too many.
+        """Reserve a forwarded connection. Return False, without reserving it, if the limit is reached.
 
         `holder` is as for bodies.
         """
@@ -79,7 +79,7 @@ class Connections:
         return True
 
     def leave_port(self, holder: str) -> None:
-        """A connection to a port is gone."""
+        """Release a forwarded connection."""
         self._ports[holder] -= 1
         if not self._ports[holder]:
             del self._ports[holder]

@@ -332,7 +332,7 @@ def _user(peer: Peer | None) -> User:
 
 
 def _holder_of(user: User) -> str:
-    """Whose bounds a user's bodies and ports count for: '' where they have none of their own."""
+    """Return the user whose limits of bodies and ports apply; '' for none."""
     return "" if is_exempt(user) else flow_of(user)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 _ASKED_BYTES: Final = 1 << 20
 _TOLD_BYTES: Final = 1 << 16
 _FILES_MAX: Final = 2
-#: Seconds between two tries to reach a host that too many others want to reach, and how many tries there are.
+#: Seconds between two attempts to connect to a busy host, and the maximum number of attempts.
 _AGAIN_AFTER: Final = 0.02
 _TRIES: Final = 500
 
@@ -38,7 +38,7 @@ class HostConnection:
         self._socket = socket.socket(socket.AF_UNIX, kind)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
         self._path = path
-        #: What is to be said and given as soon as the host can be reached, and when.
+        #: The message and the file descriptors to send when the host accepts the connection, and the timer of the retry.
         self._message = b""
         self._given: list[int] = []
         self._again: asyncio.TimerHandle | None = None

@@ -40,13 +40,13 @@ class Sink(Protocol):
 
 
 class Room(Protocol):
-    """Room for connections to ports, of which each user has some."""
+    """The limit of forwarded connections of a user."""
 
     def enter_port(self) -> bool:
-        """Count one until it leaves; False where there is no room."""
+        """Reserve a connection. Return False if the limit is reached."""
 
     def leave_port(self) -> None:
-        """One is gone."""
+        """Release a connection."""
 
 
 class PortStreams:
@@ -219,7 +219,7 @@ class _Pair:
         self._all.forget(self)
 
     def _leave(self) -> ByteStream | None:
-        """Have no session any more; that which there was."""
+        """Drop the session, release its connection, and return it."""
         session, self._session = self._session, None
         if session is not None:
             self._all.room.leave_port()

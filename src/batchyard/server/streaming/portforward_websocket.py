@@ -77,7 +77,7 @@ class PortChannels:
             self.socket.close()
 
     def tell_failure(self, channel: int, port: int, ending: Ending) -> None:
-        """Say what went wrong with a port."""
+        """Report an error of a port on its error channel."""
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, ending).encode())
 
 

@@ -13,8 +13,8 @@ _CONTROL: Final = 0x80000000
 _VERSION: Final = 3
 _FIN: Final = 1
 _ID: Final = 0x7FFFFFFF
-#: Bytes of a frame of control, bytes of the headers in it once they are unpacked, and how many these may be: a short
-#: Maximum bytes of a control frame, and of its decompressed headers.
+#: Maximum bytes of a control frame, bytes of its decompressed headers, and number of headers: a short frame can
+#: decompress to many.
 CONTROL_MAX: Final = 64 * 1024
 HEADERS_BYTES_MAX: Final = 8 * 1024
 HEADERS_MAX: Final = 64

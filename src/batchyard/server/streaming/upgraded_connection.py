@@ -11,12 +11,12 @@ from batchyard.server.http.connections import Connections
 IDLE_WITHIN: Final = 4 * 3600
 #: Seconds that the peer has to close its side.
 CLOSED_WITHIN: Final = 10
-#: Bytes that are fed at once, those that may wait for that, and those that the other end may leave where they are.
+#: Maximum bytes that are processed at once, that wait to be processed, and that the peer has not read yet.
 PART: Final = 16 * 1024
 WAITING_MAX: Final = 64 * 1024
 UNTAKEN_MAX: Final = 8 * 1024 * 1024
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
-"""Calls a function soon, once others had their turn."""
+"""Schedules a function after the pending work of other users."""
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, and number of probes.
 _ALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
@@ -56,12 +56,12 @@ class UpgradedConnection(asyncio.Protocol):
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TakeTurn
     ) -> None:
-        """`holder` is whose it is, '' for the owner; `take_turn` gives what came its turn among what others sent."""
+        """`holder` is the user of the connection, '' for the owner. `take_turn` schedules the processing of received bytes."""
         self._transport = transport
         self._connections = connections
         self._holder = holder
         self._take_turn = take_turn
-        #: What came and is not fed yet.
+        #: Received bytes that are not processed yet.
         self._came = bytearray()
         self._has_turn = False
         self._is_paused = False
@@ -89,14 +89,14 @@ class UpgradedConnection(asyncio.Protocol):
         self._came += rest
         self._go_on()
 
-    # --- connections to ports ---
+    # --- forwarded connections ---
 
     def enter_port(self) -> bool:
-        """Count a connection to a port until it leaves; False, and it is not counted, where there are too many."""
+        """Reserve a forwarded connection. Return False, without reserving it, if the limit is reached."""
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
-        """A connection to a port is gone."""
+        """Release a forwarded connection."""
         self._connections.leave_port(self._holder)
 
     # --- callbacks of the event loop ---
@@ -136,7 +136,7 @@ class UpgradedConnection(asyncio.Protocol):
         if self._is_aborted:
             return
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNTAKEN_MAX:  # whoever asks for answers has to take them
+        if self._transport.get_write_buffer_size() > UNTAKEN_MAX:  # the client requests answers and does not read them
             self._is_aborted = True
             self._transport.abort()
 
@@ -168,7 +168,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _go_on(self) -> None:
-        """Feed what came when its turn comes, and take no more from the other end than is soon fed."""
+        """Process received bytes in turns, and pause reading while too many of them wait."""
         if self._came and self._listens and self._speaker is not None and not self._has_turn:
             self._has_turn = True
             self._take_turn(self._feed)
