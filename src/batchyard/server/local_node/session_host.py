@@ -38,7 +38,7 @@ class HostConnection:
         self._socket = socket.socket(socket.AF_UNIX, kind)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
         self._path = path
-        #: The message and the file descriptors to send when the host accepts the connection, and the timer of the retry.
+        #: The message and file descriptors to send once the host accepts the connection, and the timer of the retry.
         self._message = b""
         self._given: list[int] = []
         self._again: asyncio.TimerHandle | None = None

@@ -56,7 +56,7 @@ class UpgradedConnection(asyncio.Protocol):
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TakeTurn
     ) -> None:
-        """`holder` is the user of the connection, '' for the owner. `take_turn` schedules the processing of received bytes."""
+        """`holder` is the user, '' for the owner. `take_turn` schedules the processing of received bytes."""
         self._transport = transport
         self._connections = connections
         self._holder = holder
