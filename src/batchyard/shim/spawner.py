@@ -124,7 +124,12 @@ class Spawner:
         """Accept a client and fork a session host for it."""
         connection, _ = self._sessions.accept()
         with connection:
-            if os.fork() == 0:
+            try:
+                child = os.fork()
+            except OSError as failure:
+                state_dir.complain(self._node, f"a session: {failure}")
+                return  # the client sees the connection closed
+            if child == 0:
                 self._let_go()
                 event_loop.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
 

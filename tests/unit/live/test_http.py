@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import uvloop
 
 from batchyard.apiserver.auth.authentication import ANONYMOUS
 from batchyard.apiserver.request import Request, Response
@@ -20,11 +22,13 @@ from batchyard.metrics.requests import RequestFigures
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.http import protocol
-from batchyard.server.http.connections import Connections, Deadline
+from batchyard.server.http.connections import Acceptor, Connections, Deadline
 from batchyard.server.http.dispatcher import Answers
 from batchyard.server.http.flow_control import Turns
 from batchyard.server.http.parser import BODY_MAX, Requests
 from batchyard.server.http.protocol import HttpConnection
+from batchyard.server.http.tls import server_context
+from batchyard.server.platform.credentials import Authority
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
@@ -396,3 +400,49 @@ def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path, tls:
         )  # asyncio's TLS has a cycle; uvloop's has none
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_handshakes_that_do_not_end_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
+    authority = Authority(tmp_path, 0)
+    signed = authority.server(["127.0.0.1"])
+    (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
+    context = server_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
+    served: list[int] = []
+
+    class Greeter(asyncio.Protocol):
+        """A protocol that ends each connection with a greeting."""
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            served.append(1)
+            transport.write(b"hello")  # type: ignore[attr-defined]
+            transport.close()
+
+    async def talk() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        acceptor = Acceptor(listener, Greeter, context, 30)
+        idle = [await asyncio.open_connection(*address) for _ in range(25)]
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection(*address, ssl=trusting)
+        assert await reader.read() == b"hello"
+        ended = [await _is_ended(each) for each, _ in idle]
+        assert (ended, served) == ([True] * 16 + [False] * 9, [1])
+        acceptor.close()
+        for _, each in (*idle, (reader, writer)):
+            each.close()
+
+    run(talk())
+
+
+async def _is_ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 0.2) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True

@@ -1,17 +1,25 @@
 """Open connections: their limits, the limits of request bodies in memory, timeouts, and shutdown."""
 
 import asyncio
+import errno
+import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Final, Protocol
 
-from batchyard.base.instant import SECOND
+from batchyard.base.instant import MILLISECOND, SECOND
+from batchyard.server.clocks.timers import passing
 from batchyard.server.clocks.wall import wall_clock
 
 #: Below 1,024, the common limit of open files of a process.
 CONNECTIONS_MAX: Final = 900
 #: Maximum connections of one client certificate, and of all clients without one. The rest remains for other clients.
 CONNECTIONS_OF_ONE_MAX: Final = 600
+#: Maximum connections whose TLS handshake is not complete; a new connection replaces the oldest of them.
+HANDSHAKES_MAX: Final = 256
+_NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: Maximum forwarded connections to ports of pods, each an open file: of all users, and of one.
 PORTS_MAX: Final = 4000
 PORTS_OF_ONE_MAX: Final = 400
@@ -168,3 +176,70 @@ class Deadline:
 
 def _nothing() -> None:
     pass
+
+
+class Acceptor:
+    """Accepts connections on a socket, and the TLS handshakes that are not complete.
+
+    A client without credentials holds a file descriptor during its handshake, so the number of handshakes is bounded.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        connect: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext | None,
+        handshake_within: float,
+    ) -> None:
+        """`connect` makes the protocol of a connection. A handshake may take `handshake_within` seconds."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._connect = connect
+        self._context = context
+        self._within = None if context is None else handshake_within
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        listener.setblocking(False)
+        self._task = self._loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more connections, and end the handshakes in progress."""
+        self._task.cancel()
+        for task in self._handshakes:
+            task.cancel()
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno not in _NO_FILES:
+                    continue  # the client has closed the connection
+                self._drop_oldest()
+                await passing(100 * MILLISECOND)
+                continue
+            if len(self._handshakes) >= HANDSHAKES_MAX:
+                self._drop_oldest()
+            task = self._loop.create_task(self._serve(accepted))
+            self._handshakes[task] = None
+            task.add_done_callback(self._done)
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._handshakes), None)
+        if oldest is not None:
+            del self._handshakes[oldest]
+            oldest.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        try:
+            with suppress(OSError, ssl.SSLError, TimeoutError):
+                await self._loop.connect_accepted_socket(
+                    self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._within
+                )
+        except asyncio.CancelledError:
+            accepted.close()
+            raise

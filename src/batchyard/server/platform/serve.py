@@ -18,7 +18,7 @@ from batchyard.apiserver.audit import no_audit
 from batchyard.apiserver.auth.authentication import MASTERS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.forecasting.service import Foresight
-from batchyard.server.http.connections import Connections
+from batchyard.server.http.connections import Acceptor, Connections
 from batchyard.server.http.flow_control import Turns
 from batchyard.server.http.protocol import HEAD_WITHIN, HttpConnection
 from batchyard.server.http.tls import server_context
@@ -95,18 +95,14 @@ async def _answer(
     connect = partial(HttpConnection, answers, connections, turns, is_secure=sockets.context is not None)
     _take_all_files()
     sys.setswitchinterval(_TURN_WITHIN)
-    within = None if sockets.context is None else HEAD_WITHIN
-    servers = [
-        await loop.create_server(
-            connect, sock=each, ssl=sockets.context, backlog=_BACKLOG, ssl_handshake_timeout=within
-        )
-        for each in sockets.listeners
-    ]
+    for each in sockets.listeners:
+        each.listen(_BACKLOG)
+    acceptors = [Acceptor(each, connect, sockets.context, HEAD_WITHIN) for each in sockets.listeners]
     write_state(place.folder, url, guard.pid)
     ready(url)
     await ended.wait()
-    for server in servers:
-        server.close()
+    for acceptor in acceptors:
+        acceptor.close()
     answers.end()
     await connections.end(REQUESTS_END_WITHIN)
     forget_state(place.folder)
