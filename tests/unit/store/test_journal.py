@@ -147,7 +147,7 @@ def test_a_file_that_was_cut_off_is_told(path: Path, length: int) -> None:
 def test_files_of_others_are_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE t (x)")
-    with pytest.raises(JournalError, match="this is no file of batchyard; choose another data directory"):
+    with pytest.raises(JournalError, match="this is not a batchyard file; choose another data directory"):
         Journal(path)
     path.write_text("text " * 1000, "utf-8")
     with pytest.raises(JournalError, match="is damaged: file is not a database"):
@@ -158,7 +158,7 @@ def test_a_newer_format_is_told(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
-    with pytest.raises(JournalError, match="its format is 9 and not 1; use the batchyard that wrote it"):
+    with pytest.raises(JournalError, match="its format is 9, not 1; use the batchyard version that wrote it"):
         Journal(path)
 
 
