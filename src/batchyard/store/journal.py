@@ -157,9 +157,7 @@ class Journal:
         return self._leapt(max(contents.recovered.revision, marked.revision if marked else 0))
 
     def _made(self) -> Marked:
-        """Create an empty journal. It is renamed into place when it and its mark are complete, so a partial one is
-        never used.
-        """
+        """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
