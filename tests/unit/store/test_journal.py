@@ -119,12 +119,22 @@ def test_one_process_at_a_time_has_the_file(path: Path) -> None:
     ("damage", "told"),
     [
         pytest.param(
-            "UPDATE revisions SET object = x'7b7d' WHERE revision = 3", "revision 3 is not what", id="another"
+            "UPDATE revisions SET object = x'7b7d' WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="another",
         ),
-        pytest.param("UPDATE revisions SET name = 'z' WHERE revision = 3", "revision 3 is not what", id="renamed"),
-        pytest.param("UPDATE revisions SET object = NULL WHERE revision = 3", "revision 3 is not what", id="emptied"),
+        pytest.param(
+            "UPDATE revisions SET name = 'z' WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="renamed",
+        ),
+        pytest.param(
+            "UPDATE revisions SET object = NULL WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="emptied",
+        ),
         pytest.param("DELETE FROM revisions WHERE revision = 4", "revision 4 is missing", id="missing above the floor"),
-        pytest.param("DELETE FROM revisions WHERE revision = 1", "there are 1 and not 2", id="missing below"),
+        pytest.param("DELETE FROM revisions WHERE revision = 1", "it has 1 rows, not 2", id="missing below"),
     ],
 )
 def test_damage_is_told_and_not_served(path: Path, damage: str, told: str) -> None:
