@@ -1,10 +1,10 @@
 """Informer of one kind: lists it, then watches it from the revision of the list.
 
-The informer sends nothing itself. `following` returns the next request; `listed`, `told` and `ended` process the
-responses. Every change is reported once, with the previous object. A watch that breaks off resumes at the last reported
-revision. If the server no longer has that revision, or not yet because it was restored from a backup, the informer
-lists again and reports the differences as changes. If the server does not serve one version of the kind, the informer
-tries the others. If it serves none, the informer retries after a while.
+The informer sends nothing itself. `following` returns the next request; other methods process the responses. Every
+change is reported once, with the previous object. A watch that breaks off resumes at the last reported revision. If the
+server no longer has that revision, or not yet because it was restored from a backup, the informer lists again and
+reports the differences as changes. If the server does not serve one version of the kind, the informer tries the others.
+If it serves none, the informer retries after a while.
 Sources: client-go, tools/cache/reflector.go; k8s.io/apimachinery, pkg/api/errors.
 """
 

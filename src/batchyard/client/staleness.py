@@ -26,7 +26,7 @@ _PAUSE: Final = SECOND
 
 
 class CaughtUp:
-    """The state of the check. `told` is called when `known_to` advances."""
+    """The state of the check. A callback runs when `known_to` advances."""
 
     def __init__(self, client: RestClient, transport: Transport, timers: Kernel, told: Callable[[], None]) -> None:
         self._client = client

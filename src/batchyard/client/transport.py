@@ -48,7 +48,7 @@ class Transport(Protocol):
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a watch request; call `told` with lines as they arrive, first with none, and `ended` once."""
+        """Send a watch request; call back with lines as they arrive, first with none, and once at its end."""
 
 
 # --- reading only ---

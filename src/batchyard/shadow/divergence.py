@@ -1,4 +1,4 @@
-"""Divergence reports: what Kueue did, what ours would have done, why, and where to look."""
+"""Divergence reports: what Kueue did, what the model would have done, why, and where to look."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 def not_foreseen(seen: Seen, model: Model, names: Mapping[str, str], now: Instant) -> Finding:
-    """Report a decision of Kueue that ours would not make in the current state; `names` maps uids to Workloads."""
+    """Report a decision of Kueue that the model would not make in the current state; `names` maps uids to Workloads."""
     observed = seen.decision
     if isinstance(observed, ObservedAdmitted):
         return _admitted(observed, seen.at, model, names, now)
@@ -89,7 +89,7 @@ def _place(view: WorkloadView) -> str:
 
 
 def _why_not(workload: str, model: Model) -> str:
-    """Explain why ours decides nothing about a Workload."""
+    """Explain why the model decides nothing about a Workload."""
     held, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
     if held is not None:
         return f"{workload} holds quota in {held.queue.name} already, and waits for nothing"
@@ -102,7 +102,7 @@ def _why_not(workload: str, model: Model) -> str:
 
 
 def _no_preemption(ours: Decision | None, by: str, model: Model) -> str:
-    """Explain why ours preempts no victims for a Workload."""
+    """Explain why the model preempts no victims for a Workload."""
     if not by:
         return "so we know of no reason for it"
     return _why_not(by, model) if ours is None else ours_in_words(ours)
@@ -129,7 +129,7 @@ def _victim(target: Target) -> str:
 
 
 def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> Finding:
-    """Report a decision of ours that Kueue has not done since then."""
+    """Report a decision of the model that Kueue has not done since then."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     waits = None if obj is None else find_condition(obj, r.QUOTA_RESERVED)

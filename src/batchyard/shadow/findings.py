@@ -18,23 +18,23 @@ class Parting(StrEnum):
 
     #: Both admit, but with other flavors or another number of pods.
     FLAVORS = "Flavors"
-    #: Kueue admits, ours does not.
+    #: Kueue admits, the model does not.
     ADMITTED = "Admitted"
-    #: Ours admits, Kueue does not.
+    #: The model admits, Kueue does not.
     NOT_ADMITTED = "NotAdmitted"
     #: Both preempt for the same Workload, but other victims.
     VICTIMS = "Victims"
-    #: Kueue preempts, ours does not.
+    #: Kueue preempts, the model does not.
     PREEMPTED = "Preempted"
-    #: Ours preempts, Kueue does not.
+    #: The model preempts, Kueue does not.
     NOT_PREEMPTED = "NotPreempted"
-    #: Kueue evicts without a reason known to ours.
+    #: Kueue evicts without a reason known to the model.
     EVICTED = "Evicted"
-    #: Kueue requeues a Workload that ours does not.
+    #: Kueue requeues a Workload that the model does not.
     REQUEUED = "Requeued"
     #: Both preempt the same victims, but Kueue's message gives another reason.
     MESSAGE = "Message"
-    #: Ours evicts, requeues or admits, and Kueue does not.
+    #: The model evicts, requeues or admits, and Kueue does not.
     NOT_DONE = "NotDone"
     #: Kueue did a decision that was reported as not done.
     LATE = "Late"
@@ -49,10 +49,10 @@ class Finding:
     #: The Workload, as namespace/name.
     workload: str
     message: str
-    #: What Kueue did, and what ours would have done.
+    #: What Kueue did, and what the model would have done.
     upstream: Mapping[str, Any] = field(default_factory=dict)
     predicted: Mapping[str, Any] = field(default_factory=dict)
-    #: When Kueue did it, or since when ours would have; None: the time of the report.
+    #: When Kueue did it, or since when the model would have; None: the time of the report.
     since: Instant | None = None
     #: Places to look for the cause.
     look: Sequence[str] = ()
@@ -136,7 +136,7 @@ def told_of(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def told_of_ours(decision: Decision | None) -> dict[str, Any]:
-    """Return the JSON form of a decision of ours."""
+    """Return the JSON form of a decision of the model."""
     match decision:
         case None:
             return {"decision": "none"}
@@ -160,7 +160,7 @@ def flavors_in_words(pod_sets: PodSets) -> str:
 
 
 def ours_in_words(decision: Decision | None) -> str:
-    """Describe in a few words what ours would do."""
+    """Describe in a few words what the model would do."""
     match decision:
         case None:
             return "we know of nothing that it waits for"

@@ -6,7 +6,7 @@ does not matter. At an apparent divergence, the follower replays all changes sin
 - by revision;
 - changes within a period together;
 - all changes before all decisions;
-- with cycles of ours only where a decision needs an explanation.
+- with cycles of the model only where a decision needs an explanation.
 
 If one order makes both agree, no divergence is reported. The check runs only once all changes up to that time have
 arrived, because each watch has its own delay.
@@ -226,7 +226,7 @@ class Follower:
 
     @property
     def missed(self) -> dict[str, Signature]:
-        """Workloads reported because Kueue has not done what ours decided, each with that decision."""
+        """Workloads reported because Kueue has not done what the model decided, each with that decision."""
         return self._pursuit.missed
 
     @property
@@ -353,7 +353,7 @@ class Follower:
         return trial
 
     def _lazily(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
-        """Return the state by revision, with a cycle of ours only where a decision of Kueue needs an explanation.
+        """Return the state by revision, with a cycle of the model only where a decision of Kueue needs an explanation.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle

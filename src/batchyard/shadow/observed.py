@@ -1,4 +1,4 @@
-"""Observed decisions: extracts Kueue's decisions from changes of Workloads, and matches them with ours.
+"""Observed decisions: extracts Kueue's decisions from changes of Workloads, and matches them with those of the model.
 
 A quota reservation and an eviction for a preemptor are decisions; all other changes are inputs. A Workload that already
 holds quota when first seen yields two changes: its creation without quota, and the reservation.
@@ -98,7 +98,7 @@ def admitted_of(view: WorkloadView) -> ObservedAdmitted:
 
 
 def predicted_of(decision: Admit) -> ObservedAdmitted:
-    """Return the quota reservation that a decision of ours makes."""
+    """Return the quota reservation that a decision of the model makes."""
     pod_sets = (
         (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
         for each in decision.assignment.pod_sets

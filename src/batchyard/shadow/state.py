@@ -96,7 +96,7 @@ class Known:
         self._terms = terms
         #: Changes that the model has not processed yet.
         self.backlog = Backlog()
-        #: Decisions of ours reported as missing: their Workloads stay parked until Kueue acts.
+        #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
         self.missed: dict[str, Signature] = {}
         self._names: dict[str, str] = {}
         self._gone: deque[str] = deque()

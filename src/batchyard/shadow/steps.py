@@ -1,8 +1,8 @@
 """Lifecycle check: evictions and requeues that follow from specs, queues and checks, without any scheduling.
 
 Our Workload controller computes what it would do for a Workload, given the current objects. If Kueue has not done it
-within `patience`, a finding reports that. If Kueue evicts for a reason that the objects show, ours must evict too,
-given the state after `settle`. The same holds for a requeue within `patience`. Actions that depend on Kueue's own
+within `patience`, a finding reports that. If Kueue evicts for a reason that the objects show, our controller must evict
+too, given the state after `settle`. The same holds for a requeue within `patience`. Actions that depend on Kueue's own
 settings, such as the PodsReady timeout, are not checked. The messages of Kueue's decisions are compared with what it
 did (`contradictions`).
 """
@@ -82,16 +82,14 @@ def _count(obj: Obj) -> int:
 
 #: Eviction reasons that follow from objects alone.
 _TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
-#: Conditions that ours would also set to True: the verb for a message, and the divergence type.
+#: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
 _CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
 #: Conditions that become True, and the action that each stands for.
 _DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
 
 
 class _Seen(NamedTuple):
-    """A condition that became True: the Workload before, the reason, the arrival time, and the deadline for ours to
-    agree.
-    """
+    """A condition that became True: the Workload before, the reason, the arrival time, and our controller's deadline."""
 
     before: Obj
     reason: str
@@ -135,7 +133,7 @@ class Steps:
         self._ours = WorkloadLifecycle()
         #: Workloads to check, each with the time of the check.
         self._due: dict[Key, Instant] = {}
-        #: Workloads on which ours would act: the actions as text, and the time since when.
+        #: Workloads on which our controller would act: the actions as text, and the time since when.
         self._wanted: dict[Key, tuple[str, Instant]] = {}
         #: Evictions and requeues that Kueue wrote, by Workload and condition.
         self._claimed: dict[tuple[Key, str], _Seen] = {}
@@ -189,12 +187,12 @@ class Steps:
             due = now + self._terms.settle
             self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
         if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
-            # Kueue's clock may differ from ours.
+            # Kueue's clock may differ from the local one.
             due = now + self._terms.patience
             self._claimed[event.key, r.REQUEUED] = _Seen(old, str(requeued["reason"]), now, due)
 
     def _unfounded(self, now: Instant) -> Iterator[Finding]:
-        """Yield evictions and requeues for which ours finds no reason."""
+        """Yield evictions and requeues for which our controller finds no reason."""
         for (key, kind), seen in list(self._claimed.items()):
             wanted = self._asked(key, now, seen.before).get(kind)
             if wanted == seen.reason or (wanted is not None and kind == r.REQUEUED):
@@ -230,7 +228,7 @@ class Steps:
         )
 
     def _undone(self, now: Instant) -> Iterator[Finding]:
-        """Yield the actions that ours would have taken long ago."""
+        """Yield the actions that our controller would have taken long ago."""
         for key in [key for key, when in self._due.items() if when <= now]:
             del self._due[key]
             wanted = self._asked(key, now)
@@ -250,7 +248,7 @@ class Steps:
             yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
 
     def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
-        """Return what ours would do: the conditions that it would set to True, each with its reason."""
+        """Return what our controller would do: the conditions that it would set to True, each with its reason."""
         workload = self._seen.objects.get(key) if before is None else before
         if workload is None:
             return {}

@@ -36,7 +36,7 @@ _INSERT: Final = [
     f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
-#: Room for each prepared statement.
+#: The size of SQLite's statement cache, so that each statement is prepared once.
 _STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
