@@ -51,9 +51,7 @@ class Stuck:
 
 
 class Pursuit(Known):
-    """The replay of one cohort tree: matches decisions of the model with observed ones, and processes changes between
-    them.
-    """
+    """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
         super().__init__(policy, terms)
@@ -245,9 +243,7 @@ class Pursuit(Known):
         return self._wake(self._now, ALL)
 
     def _wake(self, now: Instant, tree: str) -> bool:
-        """Activate the parked Workloads of a tree whose batching time has passed by then; report whether any tree was
-        activated.
-        """
+        """Activate the parked Workloads of a tree after its batching time; report whether any tree was activated."""
         woken = self.model.wake(now, lambda each: tree in (ALL, each) and self._may_show(each))
         for each in woken:
             self._outdate(each)

@@ -89,7 +89,7 @@ _DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED:
 
 
 class _Seen(NamedTuple):
-    """A condition that became True: the Workload before, the reason, the arrival time, and our controller's deadline."""
+    """A condition that became True: the Workload before, the reason, the arrival time, our controller's deadline."""
 
     before: Obj
     reason: str

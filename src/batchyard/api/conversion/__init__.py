@@ -1,6 +1,6 @@
 """Lossless conversion of objects between API versions.
 
-Objects are stored in the storage version. Fields that one version cannot represent are kept in an annotation of batchyard
+Objects are stored in the storage version. Fields that one version cannot represent are kept in an annotation
 while the object has that version. Objects must be structurally valid in their version. Kueue's kinds have v1beta1 and
 v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's Configuration is
 a file; both versions are read and converted to the newer one.
