@@ -203,7 +203,7 @@ _DECIDES: Final[Mapping[Parting, str]] = {
 
 
 def where_to_look(parting: Parting, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """Return commands, each with the fields that decide, `hint` first. `at` is when the divergence was seen or began."""
+    """Return commands, each with the fields that decide, `hint` first. `at` is when it was seen or began."""
     namespace, _, name = workload.rpartition("/")
     queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     since = format_time((at - _BEFORE) // SECOND * SECOND)
