@@ -1,1 +1,1 @@
-"""The object model: kinds, quantities, selectors, defaults, validation, conditions, versions."""
+"""The object model: kinds, quantities, selectors, defaults, validation, conditions, API versions."""

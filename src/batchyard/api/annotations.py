@@ -1,6 +1,6 @@
-"""What annotations and labels say, read as Go reads it: numbers, truth values, layers of slices.
+"""Values of annotations and labels, parsed as Go parses them: integers, booleans, durations, slice layers.
 
-Rules and controllers read them here, so that what is accepted is also what is done.
+Validation and controllers share these functions, so that accepted values are interpreted in the same way.
 """
 
 import re
@@ -14,20 +14,20 @@ from batchyard.base.instant import Duration, parse_duration
 
 _TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
-#: No more digits than an int64 has, for Python refuses to read very long numbers.
+#: At most the digits of an int64, because Python rejects very long numbers.
 _WHOLE: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 LAYERS_MAX: Final = 3
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One entry of the annotation on layers of slices."""
+    """One entry of the annotation for slice layers."""
 
     topology: str = ""
     size: int = 0
 
 
 def whole_number(text: str, *, bits: int = 64) -> int | None:
-    """A whole number in decimal digits, maybe with a sign; None for any other text or what so many bits do not hold."""
+    """Parse a decimal integer with an optional sign; None for other texts or if it does not fit in `bits` bits."""
     found = _WHOLE.fullmatch(text)
     if found is None:
         return None
@@ -36,16 +36,16 @@ def whole_number(text: str, *, bits: int = 64) -> int | None:
 
 
 def boolean(text: str) -> bool | None:
-    """A truth value, or None."""
+    """Parse a boolean; None for other texts."""
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
 
 
 def duration(obj: Obj, name: str) -> Duration | None:
-    """The duration that an annotation says; None if there is none, or it says no duration.
+    """Return the duration in an annotation; None if it is missing or malformed.
 
-    Who reads manifests tells the user of such; to those who act on the object it says nothing.
+    The reader of manifests reports malformed durations to the user; controllers ignore them.
     """
     text = annotation(obj, name)
     if text is None:
@@ -57,7 +57,7 @@ def duration(obj: Obj, name: str) -> Duration | None:
 
 
 def layers(text: str) -> list[Layer] | None:
-    """The layers of slices that an annotation lists, from the widest; None where it is no such list."""
+    """Parse the slice layers in an annotation, widest first; None if the text is not such a list."""
     try:
         return msgspec.json.decode(text, type=list[Layer])
     except (msgspec.DecodeError, RecursionError):
@@ -65,5 +65,5 @@ def layers(text: str) -> list[Layer] | None:
 
 
 def is_elastic(obj: Obj) -> bool:
-    """Whether a Job or Workload asks to grow and shrink in slices of Workloads."""
+    """Report whether a Job or Workload is elastic, that is scaled with Workload slices."""
     return annotation(obj, well_known.ELASTIC_JOB) == "true"

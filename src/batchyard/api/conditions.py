@@ -1,7 +1,7 @@
-"""Conditions: what is true of an object now, why, and since when.
+"""Conditions in the status of an object.
 
-Setters return a new list and share the conditions that stay. Source: k8s.io/apimachinery api/meta/conditions.go; the
-cut of long messages: Kueue's pkg/util/api.
+Setters return a new list and share the unchanged conditions. Source: k8s.io/apimachinery api/meta/conditions.go; the
+truncation of long messages: Kueue's pkg/util/api.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Condition = Mapping[str, Any]
 
 
 def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | None:  # noqa: A002 - the field's name
-    """The condition of that type, or None. Takes a whole object or its status."""
+    """Return the condition of that type, or None. Takes a whole object or its status."""
     status = obj_or_status.get("status", obj_or_status)
     for condition in (status and status.get("conditions")) or ():
         if condition["type"] == type:
@@ -27,7 +27,7 @@ def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | N
 
 
 def is_true(obj_or_status: Mapping[str, Any], type: str) -> bool:  # noqa: A002
-    """Whether there is a condition of that type with status True."""
+    """Report whether a condition of that type has the status True."""
     condition = find_condition(obj_or_status, type)
     return condition is not None and condition["status"] == "True"
 
@@ -42,9 +42,9 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     now: Instant,
     generation: int | None = None,
 ) -> list[Condition]:
-    """The conditions with this one set: in its old place, or at the end.
+    """Return the conditions with this one set, in its old place or at the end.
 
-    `lastTransitionTime` changes only with the status. Returns the very list it was given when nothing changes.
+    `lastTransitionTime` changes only with the status. Returns the given list itself if nothing changes.
     """
     wanted: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
     if generation:
@@ -62,7 +62,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 
 
 def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """The message, cut to what a condition may hold, or to so many bytes."""
+    """Truncate a message to the maximum size of a condition message, or to that many bytes."""
     if len(message) * 4 <= bytes_max:
         return message
     encoded = message.encode()
@@ -73,15 +73,15 @@ def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 # --- events ---
 #
-# Events of both sorts: those that are counted and those that are series, read alike.
+# Fields of Events of both APIs, core/v1 with a count and events.k8s.io/v1 with a series.
 
 
 def last_told(event: Obj) -> str:
-    """When it was told last, as it is written; '' if it does not say. Source: printEvent of Kubernetes's printers."""
+    """Return the time of the last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
     last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return last or ""
 
 
 def times_told(event: Obj) -> int:
-    """How often it was told."""
+    """Return the number of occurrences."""
     return (event.get("series") or {}).get("count") or event.get("count") or 1

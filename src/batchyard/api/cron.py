@@ -1,4 +1,4 @@
-"""Schedules of CronJobs: whether a text is one, in the words of the library that Kubernetes parses them with.
+"""Validation of CronJob schedules, with the error texts of the library that Kubernetes uses.
 
 Source: github.com/robfig/cron v3, parser.go (`ParseStandard`); Go's strconv.Atoi and time.ParseDuration.
 """
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-#: Bytes of a schedule; every schedule that is written by hand is far shorter.
+#: The maximum length of a schedule in bytes; real ones are far shorter.
 LENGTH_MAX: Final = 1024
 _FIELDS: Final = 5
 _INT64_MAX: Final = 2**63 - 1
@@ -31,11 +31,11 @@ _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(ValueError):
-    """A text that is no schedule; the message is the library's."""
+    """An invalid schedule; the message is the library's."""
 
 
 class _Bounds(NamedTuple):
-    """The values that a field can have."""
+    """The range of values of a field."""
 
     least: int
     most: int
@@ -52,7 +52,7 @@ _BOUNDS: Final = (
 
 
 def check_schedule(text: str) -> None:
-    """Raise ScheduleError if a text is no schedule: five fields, or a descriptor such as `@daily`, `@every 90m`."""
+    """Raise ScheduleError unless a text is five fields, or a descriptor such as `@daily` or `@every 90m`."""
     if not text:
         raise ScheduleError("empty spec string")
     if text.startswith("@"):
@@ -80,7 +80,7 @@ def _check_descriptor(text: str) -> None:
 
 
 def _check_range(expression: str, bounds: _Bounds) -> None:
-    """Check `*`, `N`, `N-M`, each with a step: `*/N`."""
+    """Validate `*`, `N` or `N-M`, with an optional step: `*/N`."""
     first, *steps = expression.split("/")
     low, *highs = first.split("-")
     start, end = bounds.least, bounds.most
@@ -122,7 +122,7 @@ def _number(text: str, names: Mapping[str, int]) -> int:
 
 
 def _check_duration(text: str) -> None:
-    """Check a duration as Go writes it: `1h30m`, `1.5h`."""
+    """Validate a Go duration: `1h30m`, `1.5h`."""
     rest = text[1:] if text[:1] in {"+", "-"} else text
     if rest == "0":
         return
@@ -145,7 +145,7 @@ def _check_duration(text: str) -> None:
 
 # --- time zones ---
 #
-# The names of time zones, as the time zone database of IANA has them. No file of the machine is read.
+# The names of the IANA time zone database. No file of the machine is read.
 
 
 _NAMES: Final = """

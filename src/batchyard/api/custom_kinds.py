@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions as objects: what kind one defines, and how it stands with it.
+"""CustomResourceDefinitions: the kind that one defines, and its state.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1 and pkg/apihelpers.
 """
@@ -12,20 +12,20 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import KINDS, ServedKind
 
 DEFINITION: Final = "CustomResourceDefinition.apiextensions.k8s.io"
-#: Keeps a definition until its objects are gone.
+#: Keeps a definition until its objects are deleted.
 FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
 ESTABLISHED: Final = "Established"
 NAMES_ACCEPTED: Final = "NamesAccepted"
 TERMINATING: Final = "Terminating"
-#: True where the platform has the kind itself.
+#: True if the kind is built in.
 BUILT_IN: Final = "BuiltIn"
 _VERSION: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
-_LAST: Final = 0x10FFFF  # of all letters
+_LAST: Final = 0x10FFFF  # the highest code point
 _STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
 def kind_of(definition: Obj) -> ServedKind:
-    """The kind that a definition defines."""
+    """Return the kind that a definition defines."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
     served = sorted((each["name"] for each in versions if each["served"]), key=version_priority)
@@ -51,39 +51,39 @@ def _selectable(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Later versions have more of it: v1beta2 than v1beta1, v1 than v1beta2, all of these than other names.
+    """Return a sort key that grows with the version: v1beta1, v1beta2, v1; other names come first.
 
     Source: k8s.io/apimachinery, pkg/version/helpers.go.
     """
     found = _VERSION.fullmatch(version)
-    if found is None:  # of such the first in the alphabet is the latest
+    if found is None:  # of these, the alphabetically first name has the highest priority
         return -1, 0, 0, "".join(chr(_LAST - ord(letter)) for letter in version) + chr(_LAST)
     return _STAGES[found[2]], int(found[1]), int(found[3] or 0), ""
 
 
 def built_in_kind(definition: Obj) -> ServedKind | None:
-    """The kind of the platform's own that a definition defines once more; None if it defines another one."""
+    """Return the built-in kind that a definition repeats; None if it defines another kind."""
     spec = definition["spec"]
     wanted = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
     return next((info for info in KINDS if (info.group, info.plural, info.kind) == wanted), None)
 
 
 def is_served(definition: Obj) -> bool:
-    """Whether a definition is what its kind is served by."""
+    """Report whether a kind is served from its definition."""
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
 def is_leaving(definition: Obj) -> bool:
-    """Whether a definition was deleted."""
+    """Report whether a definition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """The names that a definition has to itself."""
+    """Return the names that are reserved for a definition."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 
 
 def taken_resources(names: Mapping[str, Any]) -> Sequence[str]:
-    """All by which a kind is named in paths and on command lines."""
+    """Return all resource names of a kind: plural, singular and short names."""
     return [*filter(None, (names.get("plural"), names.get("singular"))), *(names.get("shortNames") or ())]

@@ -1,7 +1,7 @@
-"""From an object as somebody wrote it to the object as batchyard holds it, or to all that is wrong with it.
+"""Decoding of user-supplied objects into stored form, with all faults at once.
 
-In this order: its kind is known; its structure is sound in the version it is written in, and completed there; it is
-converted to the storage version, and completed there; defaults of webhooks; rules between fields.
+The steps, in order: look up the kind; validate the structure in the given version and fill in defaults; convert to the
+storage version and fill in its defaults; apply the webhooks' defaults; validate rules between fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind,
 from batchyard.api.validation.metadata import metadata_faults
 
 DEFAULT_NAMESPACE: Final = "default"
-#: Kinds of files that have no metadata, and what is one is called among objects.
+#: Kinds of files without metadata, each with the name that its object gets.
 _NAMED: Final = {CONFIGURATION: "kueue"}
 
 
 class Decoded(NamedTuple):
-    """The object in its storage version, or None and its faults."""
+    """The object in its storage version and its warnings; or None and its faults."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
@@ -30,9 +30,9 @@ class Decoded(NamedTuple):
 
 
 def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
-    """Decode one new object; `namespace` is that of objects which should have one and name none.
+    """Decode a new object; `namespace` is used for namespaced objects that name none.
 
-    The object given is not changed. The result is complete, in the storage version, and keeps every rule of its kind.
+    The given object is not changed. The result is complete, in the storage version, and valid.
     """
     read = complete(obj, namespace)
     if read.obj is None:
@@ -42,10 +42,10 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
 
 
 def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
-    """The same without the rules between fields: a new object and one that takes another's place keep not the same.
+    """Decode without the rules between fields, because creation and update have different rules.
 
-    `sound` is one of the kind in its storage version that was decoded before: of what is the very same in both, what
-    was found then still holds.
+    `sound` is an object of the kind in its storage version that was decoded before. Parts that are the same Python
+    objects in both are not validated again.
     """
     found = _kind_of(obj)
     if isinstance(found, list):
@@ -71,7 +71,7 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
-    """The kind and version of an object, or why they are not known."""
+    """Return the kind and version of an object, or the faults if they are unknown."""
     if not isinstance(obj, Mapping):
         return [FieldError("", f"{shown(obj)} is no object", "write fields: apiVersion, kind, metadata, spec")]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
@@ -82,7 +82,7 @@ def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
 
 
 def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
-    """What is wrong where apiVersion and kind do not both hold a text."""
+    """Return the faults if apiVersion or kind is not a non-empty string."""
     wanted = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
         "kind": (kind, "set it to the kind of the object, such as Job"),
@@ -97,13 +97,13 @@ def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
 
 
 def _api_version_remedy(kind: object) -> str:
-    """The apiVersion of a kind of that name, or an example."""
+    """Return the remedy for a missing apiVersion: that of the kind with this name, or an example."""
     info = _kinds_by_name().get(str(kind))
     return f"set it to {info.api_version}" if info else "set it to group/version, such as batch/v1"
 
 
 def _unknown_kind(api_version: str, kind: str) -> FieldError:
-    """The fault of a kind that is not known, or not in that version, with the nearest that is."""
+    """Return the fault of an unknown kind or version, with the nearest known one."""
     info = _kinds_by_name().get(kind)
     if info is not None:
         served = " or ".join(info.api_version_for(version) for version in reversed(info.versions))
@@ -122,7 +122,7 @@ def _kinds_by_name() -> dict[str, ServedKind]:
 
 
 def _placed(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
-    """The object in a namespace if its kind has namespaces, else in none, as the API server places it."""
+    """Set or remove the namespace according to the scope of the kind, as the API server does."""
     metadata = obj["metadata"]
     given = metadata.get("namespace")
     if info.namespaced:
@@ -135,7 +135,7 @@ def _placed(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: lis
 
 
 def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
-    """The warning of a job whose queue is an annotation: Kueue reads the label alone."""
+    """Yield a warning for a job whose queue is set by an annotation: Kueue reads only the label."""
     queue = annotation(obj, well_known.QUEUE_NAME) if info.constant in {JOB, JOB_SET} else None
     if queue and not label(obj, well_known.QUEUE_NAME):
         yield (
@@ -145,7 +145,7 @@ def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:
-    """The faults of sound metadata on an object whose structure is not, so that all are told at once."""
+    """Return the faults of valid metadata on an otherwise invalid object, so that all faults are reported at once."""
     if any(fault.path.startswith("metadata") for fault in faults):
         return []
     return list(metadata_faults(obj))

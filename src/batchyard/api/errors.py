@@ -1,13 +1,13 @@
-"""What can be wrong with an object, each time with the place and the remedy.
+"""Errors of the API, each with the field and the remedy.
 
 FieldError      one fault of one field, in the words of the API
 InvalidObject   all faults of an object at once (an ApiError)
-Conflict        somebody else wrote first, or the object is already there (an ApiError)
+Conflict        another writer came first, or the object already exists (an ApiError)
 NotFound        no such object (an ApiError)
-Forbidden       an admission plugin or webhook refuses the request (an ApiError)
-Unanswered      the server has not answered, or not with what can be understood (an ApiError)
-NamespaceTerminating  a new object is refused because its Namespace is to go (Forbidden)
-RefusedForNow   a new object is refused for what there is besides it: quota, limits, a missing account (Forbidden)
+Forbidden       an admission plugin or webhook rejects the request (an ApiError)
+Unanswered      the server did not respond, or the response is not valid (an ApiError)
+NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
+RefusedForNow   a new object is rejected because of quota, limits or a missing account (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ class FieldError(NamedTuple):
     path: str
     problem: str
     remedy: str = ""
-    #: The webhook that says so, after the API itself has nothing to say; '' if it is the API.
+    #: The webhook that reports the fault after the API's own validation passed; '' if it is the API.
     webhook: str = ""
 
     def __str__(self) -> str:
-        """`path: problem; remedy`, leaving out what is empty."""
+        """`path: problem; remedy`, without empty parts."""
         place = f"{self.path}: " if self.path else ""
         return f"{place}{self.problem}; {self.remedy}" if self.remedy else f"{place}{self.problem}"
 
 
 class ApiError(Exception):
-    """The API refused a request; `reason` is Kubernetes's."""
+    """A request that the API rejected; `reason` is Kubernetes's."""
 
     reason = "InternalError"
 
 
 class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
-    """The object breaks the rules of its kind."""
+    """The object violates the rules of its kind."""
 
     reason = "Invalid"
 
@@ -46,32 +46,32 @@ class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernete
 
 
 class Conflict(ApiError):  # noqa: N818
-    """The object was changed by somebody else, or is already there."""
+    """The object was changed by another writer, or already exists."""
 
     reason = "Conflict"
 
 
 class NotFound(ApiError):  # noqa: N818
-    """There is no such object."""
+    """The object does not exist."""
 
     reason = "NotFound"
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """The request was understood and is not allowed."""
+    """The request is valid and not allowed."""
 
     reason = "Forbidden"
 
 
 class NamespaceTerminating(Forbidden):
-    """Nothing may come into a Namespace that is to go; this is Kubernetes's name for the cause."""
+    """A new object in a Namespace that is being deleted; the name is Kubernetes's cause."""
 
 
 class RefusedForNow(Forbidden):
-    """What was refused may be allowed later, as it is: others go, or bounds are moved."""
+    """A rejection that may not persist: a retry may succeed after other objects are deleted or limits change."""
 
 
 class Unanswered(ApiError):  # noqa: N818
-    """The server has not answered, or not with what can be understood: nobody knows what has become of the request."""
+    """The server did not respond, or the response is not valid: the outcome of the request is unknown."""
 
     reason = "ServerTimeout"

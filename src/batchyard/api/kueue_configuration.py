@@ -1,6 +1,6 @@
-"""Kueue's Configuration as a file: one document, read as strictly as Kueue reads it.
+"""Kueue's Configuration as a file: one document, decoded as strictly as Kueue does.
 
-A fault prints as `file:line: field.path: what is wrong; what would be right`. All faults are told at once.
+A fault prints as `file:line: field.path: problem; remedy`. All faults are reported at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from batchyard.api.yaml_documents import Lines, read_documents
 
 _INFO: Final = kind_info(CONFIGURATION)
 _EXAMPLE: Final = f"write apiVersion: {_INFO.api_version} and kind: Configuration first"
-#: What v1beta1 could turn on and off, and how that is said now.
+#: Fields that enable features in v1beta1, each with its replacement.
 _SWITCHES: Final = {
     "waitForPodsReady.enable": f"it is on without a word; featureGates: {{{DISABLE_WAIT_FOR_PODS_READY}: true}} turns "
     "it off",
@@ -24,17 +24,17 @@ _SWITCHES: Final = {
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """The text is no Configuration; its lines say why, all of it."""
+    """The text is not a valid Configuration; the message has one line for each fault."""
 
 
 def read_configuration(name: str, text: str) -> Obj:
-    """The Configuration of a text in its storage version, with all defaults; `name` is what to show for it.
+    """Return the Configuration in a text, in its storage version with all defaults; `name` is shown in errors.
 
     InvalidConfiguration with every fault.
     """
     documents = list(read_documents(text))
     if len(documents) != 1:
-        problem = "there is nothing in it" if not documents else f"there are {len(documents)} documents in it"
+        problem = "the file is empty" if not documents else f"it has {len(documents)} documents"
         raise InvalidConfiguration(f"{name}: {problem}; {_EXAMPLE}, in one document")
     document = documents[0]
     found, errors = (None, document.faults) if document.faults else _decoded(document.value)
@@ -45,7 +45,7 @@ def read_configuration(name: str, text: str) -> Obj:
 
 
 def completed(configuration: Obj) -> Obj:
-    """A part of one that is sound as one with all defaults."""
+    """Return a valid partial Configuration with all defaults."""
     found, errors = _decoded(configuration)
     if found is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
@@ -63,7 +63,7 @@ def _decoded(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
 
 
 def _in_words(faults: Sequence[FieldError]) -> Iterator[FieldError]:
-    """What was a field once is no misspelt one."""
+    """Replace the remedies of fields that v1beta1 had: they are not misspellings."""
     for fault in faults:
         remedy = _SWITCHES.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 has no such switch: {remedy}")

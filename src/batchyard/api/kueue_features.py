@@ -1,4 +1,4 @@
-"""The feature gates of Kueue, which of them are on where nobody says otherwise, and its strategies of fair sharing.
+"""Feature gates of Kueue with their defaults, and the strategies of fair sharing.
 
 Source: pkg/features/kube_features.go and apis/config/v1beta2 of Kueue 0.19.
 """
@@ -6,10 +6,10 @@ Source: pkg/features/kube_features.go and apis/config/v1beta2 of Kueue 0.19.
 from collections.abc import Mapping
 from typing import Final
 
-#: Turns waitForPodsReady off, which has no switch of its own in v1beta2.
+#: Disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 
-#: What fair sharing preempts by.
+#: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
 INITIAL_SHARE: Final = "LessThanInitialShare"
 
@@ -40,7 +40,7 @@ _OFF: Final = """
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
 """
-#: Each by its name, with its default.
+#: The default of each gate by name.
 GATES: Final[Mapping[str, bool]] = {
     **dict.fromkeys(_ON.split(), True),
     **dict.fromkeys(_OFF.split(), False),

@@ -1,7 +1,7 @@
-"""Manifests: files of objects, read all at once, with every fault in its place.
+"""Manifests: reads files of objects and reports every fault with its place.
 
-A fault prints as `file:document kind/name: field.path: what is wrong; what would be right`, documents counted from 1
-and empty ones not counted.
+A fault prints as `file:document kind/name: field.path: problem; remedy`. Documents are counted from 1, without empty
+ones.
 """
 
 import re
@@ -16,14 +16,14 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.yaml_documents import Document, read_documents
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-#: Each line is matched in one way only, or else the search would never end.
+#: Each line has only one possible match, which prevents catastrophic backtracking.
 _NAME_LINE: Final = re.compile(
     r"^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE
 )
 
 
 class Fault(NamedTuple):
-    """One fault of one document. `kind` and `name` are empty where the document does not say them."""
+    """One fault of one document. `kind` and `name` are empty if the document does not contain them."""
 
     source: str
     document: int
@@ -32,28 +32,28 @@ class Fault(NamedTuple):
     error: FieldError
 
     def __str__(self) -> str:
-        """`file:document kind/name: field.path: what is wrong; what would be right`, on one line."""
+        """`file:document kind/name: field.path: problem; remedy`, on one line."""
         who = f" {_word(self.kind)}/{_word(self.name)}" if self.kind or self.name else ""
         return _on_one_line(f"{self.source}:{self.document}{who}: {self.error}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An object, complete and in its storage version, and where it came from."""
+    """An object, complete and in its storage version, with its source."""
 
     obj: dict[str, Any]
     source: str
     document: int
-    #: Its path in the document if it is an item of a list, else ''.
+    #: The path in the document if it is an item of a list, else ''.
     at: str = ""
 
     def fault(self, error: FieldError) -> Fault:
-        """A fault of this object, found later."""
+        """Return a fault of this object, found later."""
         return Fault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
 
 
 class Broken(NamedTuple):
-    """What somebody wrote that is no sound object, and where."""
+    """An invalid object as written, with its source."""
 
     value: Any
     source: str
@@ -63,24 +63,24 @@ class Broken(NamedTuple):
 
 @dataclass(slots=True)
 class Manifests:
-    """All that was read: the sound objects in order, the faults of the others, and what is odd about sound ones."""
+    """The result of reading: valid objects in order, the faults of the others, and warnings about valid ones."""
 
     objects: list[Manifest] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     odd: list[Fault] = field(default_factory=list)
-    #: What has faults, as it was written.
+    #: The invalid objects, as written.
     broken: list[Broken] = field(default_factory=list)
-    #: By file and number, the text of each document and the line it begins with.
+    #: By file and number, the text of each document and its first line number.
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
-        """What is odd, as lines of text."""
+        """The warnings as lines of text."""
         return list(map(str, self.odd))
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
-    """Read texts, each with the name to show for it. Never raises for what is in them.
+    """Read texts, each with a name to show. Invalid input is reported as faults and never raises.
 
     Lists are read as the objects in them.
     """
@@ -117,7 +117,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
 
 
 def _objects(value: Any) -> Iterator[tuple[Any, str]]:
-    """The objects of a document, each with its path if it is an item of a list."""
+    """Yield the objects of a document, each with its path if it is an item of a list."""
     if not _is_list(value):
         yield value, ""
         return
@@ -131,7 +131,7 @@ def _objects(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether a document is a `List`, or a list of one kind as the API answers with."""
+    """Report whether a document is a `List`, or a list of one kind as the API returns it."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
     kind, api_version = value.get("kind"), value.get("apiVersion")
@@ -141,7 +141,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _kind_and_name(document: Document) -> tuple[str, str]:
-    """Whose document it is, by its value or else by its text."""
+    """Return the kind and name of a document, from its value or else from its text."""
     if document.value is not None:
         return _kind_of(document.value), _name_of(document.value)
     kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
@@ -154,7 +154,7 @@ def _kind_of(obj: Any) -> str:
 
 
 def _name_of(obj: Any) -> str:
-    """The name of an object, or the start of the one that will be made."""
+    """Return the name of an object, or its generateName prefix."""
     metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
     if not isinstance(metadata, Mapping):
         return ""
@@ -167,12 +167,12 @@ def _name_of(obj: Any) -> str:
 
 
 def _word(text: str) -> str:
-    """A kind or name that is one word; `?` for any other."""
+    """Return a kind or name that is one word; `?` for any other."""
     return text if text and text.isprintable() and " " not in text else "?"
 
 
 def _on_one_line(text: str) -> str:
-    """The text with line breaks and what does not print written as escapes."""
+    """Escape line breaks and other non-printable characters."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

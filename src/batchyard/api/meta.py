@@ -1,6 +1,6 @@
-"""Objects as the API has them: plain mappings, their keys, and setters that copy instead of changing.
+"""API objects: plain mappings, their keys, and setters that copy.
 
-An object is never changed once somebody else may hold it. `with_*` return a new object that shares all it can.
+A shared object is never changed. `with_*` return a new object that shares all unchanged parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,19 +11,19 @@ Obj: TypeAlias = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """Which object: its kind (`Kind` in the core group, `Kind.group` elsewhere), namespace ('' if none), and name."""
+    """The identity of an object: kind (`Kind` in the core group, else `Kind.group`), namespace (maybe ''), and name."""
 
     kind: str
     namespace: str
     name: str
 
     def __str__(self) -> str:
-        """`ns/name`, or the bare name of what has no namespace."""
+        """`namespace/name`, or the bare name of a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def group_kind(obj: Obj) -> str:
-    """`Kind.group` of an object, or `Kind` in the core group."""
+    """Return `Kind.group` of an object, or `Kind` in the core group."""
     return _group_kind(obj["apiVersion"], obj["kind"])
 
 
@@ -34,25 +34,25 @@ def _group_kind(api_version: str, kind: str) -> str:
 
 
 def key_of(obj: Obj) -> Key:
-    """The key of an object."""
+    """Return the key of an object."""
     metadata = obj["metadata"]
     return Key(group_kind(obj), metadata.get("namespace") or "", metadata["name"])
 
 
 def annotation(obj: Obj, name: str) -> str | None:
-    """The value of an annotation, or None."""
+    """Return the value of an annotation, or None."""
     annotations = obj["metadata"].get("annotations")
     return annotations.get(name) if annotations else None
 
 
 def label(obj: Obj, name: str) -> str | None:
-    """The value of a label, or None."""
+    """Return the value of a label, or None."""
     labels = obj["metadata"].get("labels")
     return labels.get(name) if labels else None
 
 
 def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
-    """The object with one value set, copying only the mappings on the way; None removes the field."""
+    """Return the object with one value set, copying only the mappings on the path; None removes the field."""
     head, *rest = path
     new = dict(obj)
     if rest:
@@ -65,30 +65,30 @@ def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
 
 
 def with_status(obj: Obj, status: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with another status."""
+    """Return the object with another status."""
     return {**obj, "status": status}
 
 
 def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
-    """The object with metadata fields set; None removes one."""
+    """Return the object with metadata fields set; None removes one."""
     metadata = {k: v for k, v in {**obj["metadata"], **fields}.items() if v is not None}
     return {**obj, "metadata": metadata}
 
 
 def finalizers_of(obj: Obj) -> Sequence[str]:
-    """What holds an object up when it is deleted."""
+    """Return the finalizers of an object."""
     finalizers: Sequence[str] = obj["metadata"].get("finalizers") or ()
     return finalizers
 
 
 def with_finalizer(obj: Obj, name: str) -> Obj:
-    """The object with that finalizer; itself if it has it."""
+    """Return the object with that finalizer; itself if it has it."""
     finalizers = finalizers_of(obj)
     return obj if name in finalizers else with_metadata(obj, finalizers=[*finalizers, name])
 
 
 def without_finalizer(obj: Obj, name: str) -> Obj:
-    """The object without that finalizer; itself if it has it not."""
+    """Return the object without that finalizer; itself if it does not have it."""
     finalizers = finalizers_of(obj)
     if name not in finalizers:
         return obj
@@ -96,7 +96,7 @@ def without_finalizer(obj: Obj, name: str) -> Obj:
 
 
 def controller_reference(owner: Obj) -> dict[str, Any]:
-    """The owner reference of what an object controls."""
+    """Return the owner reference for objects that `owner` controls."""
     metadata = owner["metadata"]
     return {
         "apiVersion": owner["apiVersion"],
@@ -109,7 +109,7 @@ def controller_reference(owner: Obj) -> dict[str, Any]:
 
 
 def controller_of(obj: Obj) -> Mapping[str, Any] | None:
-    """The owner reference marked as controller, or None."""
+    """Return the owner reference marked as controller, or None."""
     for owner in obj["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
             return owner  # type: ignore[no-any-return]

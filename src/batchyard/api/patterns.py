@@ -1,7 +1,6 @@
-"""Regular expressions that come from users, as Go reads them: by RE2, which takes a time linear in the text.
+"""User-supplied regular expressions, in the syntax of Go: RE2 matches in time linear in the text.
 
-Python's own can take longer than anybody waits, for a short pattern and a short text: they are for our own patterns
-alone. The library is loaded when the first one is needed.
+Python's own engine can take exponential time, so it is used only for our own patterns. RE2 is loaded on first use.
 """
 
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 
 
 def pattern_fault(pattern: str) -> str:
-    """What is wrong with a pattern; '' if nothing is."""
+    """Return the error in a pattern; '' if it is valid."""
     try:
         _compiled(pattern)
     except ValueError as error:
@@ -19,7 +18,7 @@ def pattern_fault(pattern: str) -> str:
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Whether a pattern is found somewhere in a text; one that is no pattern is found nowhere."""
+    """Report whether a pattern matches somewhere in a text; an invalid pattern does not match."""
     try:
         return _compiled(pattern).search(text) is not None
     except ValueError:
@@ -27,9 +26,9 @@ def is_found(pattern: str, text: str) -> bool:
 
 
 def found(pattern: str, text: str) -> Iterator[str]:
-    """All of a text that a pattern fits, from left to right; ValueError if it is no pattern.
+    """Yield all matches of a pattern in a text, from left to right; ValueError if the pattern is invalid.
 
-    What fits nothing, and is next to what was found before, is not told again. Source: Go's regexp.FindAllString.
+    An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.
     """
     end = -1
     for match in _compiled(pattern).finditer(text):
@@ -40,7 +39,7 @@ def found(pattern: str, text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
-    import re2  # noqa: PLC0415 - loaded where it is needed
+    import re2  # noqa: PLC0415 - loaded on first use
 
     options = re2.Options()
     options.log_errors = False

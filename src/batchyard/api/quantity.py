@@ -1,8 +1,8 @@
-"""Quantities of resources, exact: `10Gi`, `500m`, `1e3`, `0.1`.
+"""Resource quantities, exact: `10Gi`, `500m`, `1e3`, `0.1`.
 
-The rest of batchyard counts in whole numbers: thousandths for cpu, units (bytes, devices) for all else, rounded up as
-Kubernetes does. Source of grammar and canonical form: k8s.io/apimachinery resource.Quantity; of the whole-number form
-and of `UNLIMITED`: Kueue's pkg/resources.
+All other code uses whole numbers: thousandths for cpu, units (bytes, devices) for all else, rounded up like Kubernetes.
+Source of grammar and canonical form: k8s.io/apimachinery resource.Quantity; of the whole-number form and of
+`UNLIMITED`: Kueue's pkg/resources.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 
 NANO: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
-#: An amount without bound. Far above all real ones, so that sums and differences with real amounts stay unlimited.
+#: An unlimited amount, far above all real ones, so that sums and differences with real amounts stay unlimited.
 UNLIMITED: Final = 1 << 100
 _UNLIMITED_FROM: Final = 1 << 98
 
@@ -22,7 +22,7 @@ _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.item
 _GRAMMAR: Final = re.compile(
     r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
 )
-#: Letters of a quantity. Kubernetes has no bound, but no amount needs more than 19 digits and a suffix.
+#: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
 LENGTH_MAX: Final = 400
 _EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
@@ -30,9 +30,9 @@ _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 @lru_cache(maxsize=65536, typed=True)
 def parse(value: str | int | float) -> int:
-    """A quantity in billionths, exact; finer parts are rounded up. ValueError says what is wrong.
+    """Return a quantity in billionths, exact; finer parts are rounded up. ValueError describes the error.
 
-    Nothing is larger than 2**63 - 1, as in Kubernetes.
+    The maximum is 2**63 - 1, as in Kubernetes.
     """
     text = str(value)
     match = _GRAMMAR.fullmatch(text) if len(text) <= LENGTH_MAX else None
@@ -51,32 +51,32 @@ def parse(value: str | int | float) -> int:
 
 
 def _power(exponent: int) -> int:
-    """Ten to an exponent; one if that is negative."""
+    """Return ten to the power of an exponent; one if that is negative."""
     return int(10 ** max(exponent, 0))
 
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """A quantity as a whole number: thousandths for cpu, units for all else, rounded up."""
+    """Return a quantity as a whole number: thousandths for cpu, units for all else, rounded up."""
     unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse(value) // unit)
 
 
 @lru_cache(maxsize=65536)
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """A quantity of quota; what Kueue takes for unlimited is UNLIMITED."""
+    """Return a quota as a whole number; values that Kueue treats as unlimited are UNLIMITED."""
     whole = amount(resource, value)
     return UNLIMITED if whole >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else whole
 
 
 def is_unlimited(whole: int) -> bool:
-    """Whether an amount is without bound."""
+    """Report whether an amount is unlimited."""
     return whole >= _UNLIMITED_FROM
 
 
 @lru_cache(maxsize=65536)
 def format_amount(resource: str, whole: int) -> str:
-    """A whole number of a resource in Kubernetes's canonical form."""
+    """Format a whole number of a resource in Kubernetes's canonical form."""
     if is_unlimited(whole):
         return "<unlimited>"
     if resource == "cpu":
@@ -87,7 +87,7 @@ def format_amount(resource: str, whole: int) -> str:
 
 
 class Family(StrEnum):
-    """Which suffixes a quantity was written with."""
+    """The suffix family of a quantity."""
 
     BINARY = "BinarySI"
     DECIMAL = "DecimalSI"
@@ -96,12 +96,12 @@ class Family(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical(value: str | int | float) -> str:
-    """A quantity in Kubernetes's canonical form, its family of suffixes kept."""
+    """Return a quantity in Kubernetes's canonical form, with the same suffix family."""
     return formatted(parse(value), family_of(value))
 
 
 def family_of(value: str | int | float) -> Family:
-    """The suffixes that a quantity is written with."""
+    """Return the suffix family of a quantity."""
     text = str(value)
     if any(text.endswith(suffix) for suffix in _BINARY):
         return Family.BINARY
@@ -109,14 +109,14 @@ def family_of(value: str | int | float) -> Family:
 
 
 def formatted(nano: int, family: Family) -> str:
-    """Billionths in Kubernetes's canonical form, with suffixes of a family where it has some for them."""
+    """Format billionths in Kubernetes's canonical form, with suffixes of the family if possible."""
     if family is Family.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _binary(nano // NANO)
     return _exponential(nano, -9) if family is Family.EXPONENT else _decimal(nano, -9)
 
 
 def _exponential(mantissa: int, exponent: int) -> str:
-    """`mantissa * 10**exponent` with the largest exponent divisible by three that leaves it whole."""
+    """Format `mantissa * 10**exponent` with the largest exponent divisible by three that keeps an integer."""
     while mantissa and mantissa % 1000 == 0:
         mantissa //= 1000
         exponent += 3
@@ -124,7 +124,7 @@ def _exponential(mantissa: int, exponent: int) -> str:
 
 
 def _decimal(mantissa: int, exponent: int) -> str:
-    """`mantissa * 10**exponent` with the largest decimal suffix that leaves it whole."""
+    """Format `mantissa * 10**exponent` with the largest decimal suffix that keeps an integer."""
     if mantissa == 0:
         return "0"
     while mantissa % 1000 == 0 and exponent < 18:
@@ -134,7 +134,7 @@ def _decimal(mantissa: int, exponent: int) -> str:
 
 
 def _binary(whole: int) -> str:
-    """A whole number with the largest binary suffix that leaves it whole, or in decimal form where none does."""
+    """Format a whole number with the largest binary suffix that divides it, else in decimal form."""
     for suffix, factor in reversed(_BINARY.items()):
         if whole % factor == 0:
             return f"{whole // factor}{suffix}"

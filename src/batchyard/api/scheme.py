@@ -1,4 +1,4 @@
-"""The kinds batchyard knows: their groups, versions, names and scope. All that is decided by kind starts here."""
+"""The kinds that batchyard serves: groups, versions, names and scope."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -59,52 +59,52 @@ BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
 CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
-#: Kinds that are files, and no resources of an API.
+#: Kinds that are files and not API resources.
 FILES: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
 
 
 @dataclass(frozen=True, slots=True)
 class ServedKind:
-    """One kind that is served. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
+    """A served kind. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
 
     constant: str
     kind: str
     group: str
     versions: tuple[str, ...]
-    """All versions served, oldest first."""
+    """All served versions, oldest first."""
     storage_version: str
-    """The version objects have once decoded."""
+    """The version of decoded objects."""
     plural: str
     singular: str
     short_names: tuple[str, ...] = ()
     namespaced: bool = False
     has_status: bool = False
-    """Whether the status is a subresource of its own."""
+    """Whether the status is a subresource."""
     deprecated_versions: tuple[str, ...] = ()
     deprecation: str = ""
-    """What those are told who use one of these, as the CRD has it."""
+    """The warning for users of a deprecated version, from the CRD."""
     is_idle: bool = False
-    """Whether its objects are kept, and nothing is done for them: whoever makes one is told."""
+    """Whether no controller acts on its objects; clients that create one get a warning."""
     categories: tuple[str, ...] = ()
-    """Words that stand for many kinds on command lines, `all` among them."""
+    """Categories for command lines, such as `all`."""
     selectable_fields: tuple[str, ...] = ()
-    """Fields that lists and watches can be narrowed down by, beside name and namespace."""
+    """Field selectors that lists and watches support besides name and namespace."""
 
     def __hash__(self) -> int:
-        """Caches ask for it with every request: the hash of all fields would be most of what they save."""
+        """Hash by the constant: caches use it for every request, and a hash of all fields would be slow."""
         return hash(self.constant)
 
     @property
     def api_version(self) -> str:
-        """The storage version as `apiVersion` has it."""
+        """The storage version in the form of `apiVersion`."""
         return self.api_version_for(self.storage_version)
 
     def api_version_for(self, version: str) -> str:
-        """A version as `apiVersion` has it: `group/version`, or the version alone in the core group."""
+        """Return a version in the form of `apiVersion`: `group/version`, or the version alone in the core group."""
         return f"{self.group}/{version}" if self.group else version
 
     def version_of(self, api_version: str) -> str | None:
-        """The version within an `apiVersion`, or None if this kind is not served there."""
+        """Return the version in an `apiVersion`, or None if this kind is not served there."""
         version = api_version.rpartition("/")[2]
         return version if version in self.versions and self.api_version_for(version) == api_version else None
 
@@ -150,7 +150,7 @@ def _own(constant: str, *, namespaced: bool = False, has_status: bool = False) -
     return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", *names, namespaced, has_status)
 
 
-#: The kinds that `kubectl get all` is about.
+#: The kinds in `kubectl get all`.
 _OF_ALL: Final = (
     POD,
     SERVICE,
@@ -159,7 +159,7 @@ _OF_ALL: Final = (
     *(DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, REPLICATION_CONTROLLER),
 )
 
-#: All kinds, in the order in which manifests that depend on each other are best applied.
+#: All kinds, in the order in which dependent manifests are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _own(PLATFORM),
@@ -247,10 +247,10 @@ _BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in 
 
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
-    """The kind of an object's `apiVersion` and `kind`, in any version served; None if there is none."""
+    """Return the kind of an object's `apiVersion` and `kind`, in any served version; None if there is none."""
     return _BY_NAME.get((api_version, kind))
 
 
 def kind_info(constant: str) -> ServedKind:
-    """The kind of a constant such as WORKLOAD; KeyError if there is none."""
+    """Return the kind of a constant such as WORKLOAD; KeyError if there is none."""
     return _BY_CONSTANT[constant]

@@ -1,4 +1,4 @@
-"""Label and node selectors, as Kubernetes evaluates them."""
+"""Label and node selectors, evaluated as in Kubernetes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Requirement(NamedTuple):
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels satisfy the expression."""
+        """Report whether labels satisfy the expression."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -30,7 +30,7 @@ class Requirement(NamedTuple):
                 return value is not None and self._compares(value)
 
     def _compares(self, value: str) -> bool:
-        """`Gt` and `Lt`: whole numbers on both sides, else no match."""
+        """Evaluate `Gt` or `Lt`: both sides must be integers, else there is no match."""
         left, right = whole_number(value), whole_number(self.values[0]) if self.values else None
         if left is None or right is None:
             return False
@@ -39,17 +39,17 @@ class Requirement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A label selector: all requirements hold; none at all selects everything."""
+    """A label selector: all requirements must hold; an empty one selects everything."""
 
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels are selected."""
+        """Report whether the labels are selected."""
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
 def selector(obj: Mapping[str, Any] | None) -> Selector | None:
-    """The selector of a metav1.LabelSelector; None, which selects nothing, where there is none."""
+    """Return the selector of a metav1.LabelSelector; None for None, which selects nothing."""
     if obj is None:
         return None
     equal = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]

@@ -1,6 +1,6 @@
-"""A status being rewritten: copied once, changed in place, handed over once.
+"""A draft of a status: copied once, changed in place, handed over once.
 
-A transition often sets four conditions. Doing that in one draft costs a third of making a new list for each.
+A transition often sets four conditions. One draft costs a third of creating a new list for each.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from batchyard.base.instant import Instant
 
 
 class StatusDraft:
-    """The status and the conditions of one object while a transition rewrites them."""
+    """The status and conditions of one object while a transition rewrites them."""
 
     __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "time")
 
@@ -21,14 +21,14 @@ class StatusDraft:
         self._generation = obj["metadata"].get("generation")
         self._conditions_changed = False
         self.status: dict[str, Any] = dict(obj.get("status") or ())
-        #: By type, in the order in which they stand in the status.
+        #: By type, in the order of the status.
         self.conditions: dict[str, Condition] = {c["type"]: c for c in self.status.get("conditions") or ()}
         self.now = now
         self.time = format_time(now)
         self.changed = False
 
     def result(self) -> Obj:
-        """The object with the new status; the very object it was made from when nothing changed."""
+        """Return the object with the new status; the original object if nothing changed."""
         if not (self.changed or self._conditions_changed):
             return self._obj
         if self._conditions_changed:
@@ -36,12 +36,12 @@ class StatusDraft:
         return {**self._obj, "status": self.status}
 
     def is_true(self, kind: str) -> bool:
-        """Whether the condition of that type is True."""
+        """Report whether the condition of that type is True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition["status"] == "True"
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
-        """Set a condition, as apimachinery's SetStatusCondition; `observed` says for which generation."""
+        """Set a condition, like apimachinery's SetStatusCondition; `observed` sets the observed generation."""
         status = "True" if holds else "False"
         old = self.conditions.get(kind)
         since = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
@@ -56,7 +56,7 @@ class StatusDraft:
             self._conditions_changed = True
 
     def drop_condition(self, kind: str) -> None:
-        """Take a condition away, if it is there."""
+        """Remove a condition, if present."""
         if self.conditions.pop(kind, None) is not None:
             self._conditions_changed = True
 
@@ -66,7 +66,7 @@ class StatusDraft:
         self.changed = True
 
     def drop_fields(self, *names: str) -> None:
-        """Take fields of the status away, where they are there."""
+        """Remove fields of the status, if present."""
         for name in names:
             if name in self.status:
                 del self.status[name]

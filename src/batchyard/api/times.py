@@ -1,6 +1,6 @@
-"""Instants as the API writes them: RFC 3339 in UTC. The only place that knows calendars.
+"""Instants in API form: RFC 3339 in UTC. Only this module uses calendars.
 
-`2026-01-01T00:00:00Z` for whole seconds, as metav1.Time; `2026-01-01T00:00:00.250000Z` where a fraction is left, as
+`2026-01-01T00:00:00Z` for whole seconds, as metav1.Time; `2026-01-01T00:00:00.250000Z` with a fraction, as
 metav1.MicroTime.
 """
 
@@ -14,42 +14,42 @@ from typing import Any, Final, NamedTuple
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.base.memoize import remembered
 
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all of it is UTC, and plain values are faster
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
 _MICROSECOND: Final = timedelta(microseconds=1)
-#: What can be written.
+#: The first and last instant that can be formatted.
 _FIRST: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
 _LAST: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
 _RFC3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
 _MICRO: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
-#: Times repeat within moments; a longer memory grows with every Event.
+#: Times repeat within short periods; a larger cache would grow with every Event.
 _REMEMBERED_MAX: Final = 16384
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def format_time(instant: Instant) -> str:
-    """An instant in RFC 3339: whole seconds, or microseconds where they are not zero.
+    """Format an instant in RFC 3339: whole seconds, or microseconds if they are not zero.
 
-    One before the first year or after the last that can be written is the first or the last instant of those.
+    Instants out of range are clamped to the first or last one.
     """
     return (_EPOCH + timedelta(microseconds=min(max(instant, _FIRST), _LAST))).isoformat() + "Z"
 
 
 def format_micro_time(instant: Instant) -> str:
-    """An instant as metav1.MicroTime: Go's clients read those fields with six digits of a fraction, and not without."""
+    """Format an instant as metav1.MicroTime: Go's clients require six fractional digits in those fields."""
     text = format_time(instant)
     return text if "." in text else f"{text[:-1]}.000000Z"
 
 
 def in_utc(text: str) -> str:
-    """A text that is a time, as the API writes it; itself where its zone is UTC. ValueError as `parse_time`."""
+    """Convert a time to UTC in API form; a text in UTC is returned unchanged. ValueError as `parse_time`."""
     instant = parse_time(text)
     return text if text.endswith("Z") else format_time(instant)
 
 
 def micro_in_utc(text: str) -> str:
-    """The same of a metav1.MicroTime, which has six digits of a fraction."""
+    """Convert a metav1.MicroTime, which has six fractional digits, to UTC in API form."""
     if _MICRO.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a time to the microsecond; write it as 2026-01-01T00:00:00.000000Z")
     instant = parse_time(text)
@@ -57,18 +57,18 @@ def micro_in_utc(text: str) -> str:
 
 
 def days_in(year: int, month: int) -> int:
-    """How many days a month has."""
+    """Return the number of days in a month."""
     return monthrange(year or 4, month)[1]
 
 
 def to_datetime(instant: Instant) -> datetime:
-    """An instant as the standard library has it, in UTC: for those of its kin that want it so."""
+    """Convert an instant to a datetime in UTC."""
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
 @remembered(maxsize=_REMEMBERED_MAX)
 def parse_time(text: str) -> Instant:
-    """The instant of an RFC 3339 text, in any zone; ValueError says what is wrong. Below a microsecond is cut off."""
+    """Parse an RFC 3339 time in any zone, truncated to microseconds; ValueError describes the error."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a time; write it as 2026-01-01T00:00:00Z")
@@ -87,32 +87,32 @@ def parse_time(text: str) -> Instant:
 
 # --- windows ---
 #
-# Windows of reservations: when one begins and ends, as times or as durations from the start of the world.
+# Reservation windows: begin and end, as times or as durations from the start of the simulation.
 
 
 class Window(NamedTuple):
-    """From when to when machines are reserved; without an end for good."""
+    """The period of a reservation; without an end it is unlimited."""
 
     start: Instant
     end: Instant | None
 
     def overlaps(self, other: "Window") -> bool:
-        """Whether both hold at some instant."""
+        """Report whether two windows overlap."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Whether a moment is written as a time, not as a duration from the start of the world."""
+    """Report whether a moment is written as a time, not as a duration from the start of the simulation."""
     return "T" in text
 
 
 def moment(text: str, began: Instant) -> Instant:
-    """Return the instant of a moment in a world that began then; ValueError says why there is none."""
+    """Return the instant of a moment in a simulation that began then; ValueError describes the error."""
     return parse_time(text) if is_time(text) else began + parse_duration(text)
 
 
 def window_of(reservation: Mapping[str, Any], began: Instant) -> Window:
-    """Return the window of a sound reservation."""
+    """Return the window of a valid reservation."""
     start = moment(reservation.get("start") or "0s", began)
     length, end = reservation.get("duration"), reservation.get("end")
     if length is not None:

@@ -1,4 +1,4 @@
-"""The labels, annotations and finalizers that say something to a platform.
+"""Well-known labels, annotations, finalizers and taints.
 
 Sources: Kueue's pkg/controller/constants and apis/kueue/v1beta2, JobSet's api/jobset/v1alpha2 and pkg/constants,
 Kubernetes' batch/v1 and well-known labels and taints, the cluster autoscaler's apis/provisioningrequest and FAQ, GKE's
@@ -7,7 +7,7 @@ pkg/cloudprovider/gke/labels; those of `batchyard.dev` are our own, for simulate
 
 from typing import Final
 
-# On jobs, and some of them on the Workloads made for them.
+# On jobs, and some of them on their Workloads.
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
@@ -32,7 +32,7 @@ POD_SET: Final = "kueue.x-k8s.io/podset"
 LOCAL_QUEUE: Final = "kueue.x-k8s.io/local-queue-name"
 CLUSTER_QUEUE: Final = "kueue.x-k8s.io/cluster-queue-name"
 
-# On the pods of Jobs. The two without a prefix are older than the prefix and are set beside it.
+# On the pods of Jobs. The two without a prefix are older and are set in addition.
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
 OLD_JOB_NAME: Final = "job-name"
@@ -40,7 +40,7 @@ OLD_CONTROLLER_UID: Final = "controller-uid"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED_FAILURES: Final = "batch.kubernetes.io/job-index-ignored-failure-count"
-#: By these a Job finds its pods; the Job controller puts them into its template.
+#: The labels of a Job's selector; the Job controller adds them to its template.
 POD_OWNER_LABELS: Final = (JOB_NAME, CONTROLLER_UID, OLD_JOB_NAME, OLD_CONTROLLER_UID)
 JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
@@ -64,7 +64,7 @@ NODE_SELECTOR_STRATEGY: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB: Final = "alpha.jobset.sigs.k8s.io/namespaced-job"
 NO_SCHEDULE: Final = "alpha.jobset.sigs.k8s.io/no-schedule"
 
-# On pod templates: where the pods of a pod set may lie to each other.
+# On pod templates: the topology request of a pod set.
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 UNCONSTRAINED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
@@ -88,7 +88,7 @@ GKE_ZONE: Final = "topology.gke.io/zone"
 NODE_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
 OLD_NODE_ROLE: Final = "kubernetes.io/role"
 
-# On the nodes of GKE; pods ask for them in their node selectors.
+# On the nodes of GKE; pods select them in their node selectors.
 NODE_POOL: Final = "cloud.google.com/gke-nodepool"
 MACHINE_FAMILY: Final = "cloud.google.com/machine-family"
 ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
@@ -119,15 +119,15 @@ QUEUED: Final = "cloud.google.com/gke-queued"
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 
-# What machines have beside cpu and memory, and the taints of those that have it.
+# Accelerator resources, and the taints of nodes that have them.
 GPU: Final = "nvidia.com/gpu"
 TPU: Final = "google.com/tpu"
 
-# GPUs in thousandths, as pods that share one ask for them, and on such pods: the numbers of the GPUs they have.
+# Thousandths of GPUs, requested by pods that share one; and on such pods, the indices of their GPUs.
 GPU_MILLI: Final = "batchyard.dev/gpu-milli"
 GPU_INDEX: Final = "batchyard.dev/gpu-index"
 
-# What the autoscaler is told: pods on which ProvisioningRequest they count, pods and nodes that they are to stay.
+# For the autoscaler: the ProvisioningRequest of a pod; pods and nodes that must not be removed.
 CONSUME_PROVISIONING_REQUEST: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 PROVISIONING_CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 OLD_CONSUME_PROVISIONING_REQUEST: Final = "cluster-autoscaler.kubernetes.io/consume-provisioning-request"
@@ -136,19 +136,19 @@ PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
-# Of Kubernetes' garbage collector: kept until what it owns is gone, or is left behind.
+# Finalizers of Kubernetes's garbage collector: foreground deletion and orphaning of dependents.
 FOREGROUND_FINALIZER: Final = "foregroundDeletion"
 ORPHAN_FINALIZER: Final = "orphan"
 
-# On the instances of the simulated cloud: kept until the machine is off and its node is gone; there from the start;
-# which of the resize requests of a name it was made for.
+# On the instances of the simulated cloud: the finalizer until the machine is off and its node is deleted; the mark of
+# initial instances; the uid of the ResizeRequest.
 INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
 INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
 RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
-# On its node pools: kept until they have no machines.
+# On its node pools: the finalizer until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 
-# On whatever is simulated: when it comes and goes, how long it runs, how it ends, how often it saves its work.
+# On simulated objects: creation and deletion times, run time, exit code, checkpoint interval.
 #: On objects that the platform provides: a client that creates one of that name takes it over.
 PROVIDED: Final = "batchyard.dev/provided"
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
@@ -156,13 +156,13 @@ DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"
 EXIT_CODE: Final = "batchyard.dev/exit-code"
 CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
-# On Jobs and JobSets: what their pods saved of it, by place. On such pods: kept until their work is saved.
+# On Jobs and JobSets: the saved work of their pods, by place. On such pods: the finalizer until their work is saved.
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"
 
-# Of costs. On Nodes: dollars an hour. On LocalQueues: which Budget holds it, and what its stopPolicy was before.
+# Costs. On Nodes: dollars an hour. On LocalQueues: the Budget that holds them, and their stopPolicy before that.
 PRICE: Final = "cost.batchyard.dev/price"
 HELD_BY: Final = "cost.batchyard.dev/held-by"
 STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"
-# On Workloads: what is added to their priority.
+# On Workloads: the priority boost of a Budget.
 PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"

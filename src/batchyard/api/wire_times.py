@@ -1,8 +1,8 @@
-"""Times as they go over the wire: in whole seconds, as Kubernetes writes them, though the platform counts finer.
+"""Wire format of times: whole seconds, as Kubernetes writes them, although the platform stores microseconds.
 
-An API server shows them so, and a client elsewhere sends them so, since servers keep what is no type of their own as it
-was sent. Only the few that are MicroTime in Kubernetes keep their fraction. What a client sends back as it was shown is
-taken for what is stored, so that nothing becomes coarser by being read and written. Source: apimachinery's metav1.Time.
+An API server shows times in this form, and a client sends them in this form, because servers store custom resources as
+sent. Only the MicroTime fields of Kubernetes keep their fraction. A time that a client sends back as shown is replaced
+by the stored one, so that reading and writing an object does not lose precision. Source: apimachinery's metav1.Time.
 """
 
 from collections.abc import Mapping
@@ -16,64 +16,64 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import SECOND
 
 Places: TypeAlias = "Mapping[str, Places]"
-"""By field, where in it times are; a time itself has no fields."""
+"""By field, the locations of times within it; a time itself has no fields."""
 
-#: What is whole as it is written.
+#: A time that is already written in whole seconds.
 _WHOLE: Final = "ManagedFieldsEntry.time"
-#: Each keeps an object and what was shown of it, also when the object is gone.
+#: Each entry keeps an object and its shown form alive, also after its deletion.
 _REMEMBERED_MAX: Final = 1024
 _TIME: Final[Places] = {}
 _SECONDS_END: Final = len("2026-01-01T00:00:00")
 _MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
-#: No object has a field of no name.
+#: No object has a field with an empty name.
 _NOWHERE: Final[Places] = {"": {}}
 
 
 def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
-    """An object with the times at these places in whole seconds; itself where they are."""
+    """Return an object with the times at these places in whole seconds; itself if they are."""
     shown: dict[str, Any] = _cut(obj, places)
     return shown
 
 
 def metadata_in_whole_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with its times in whole seconds; itself where they are."""
+    """Return metadata with its times in whole seconds; itself if they are."""
     shown: dict[str, Any] = _cut(metadata, times_of_metadata()["metadata"])
     return shown
 
 
 class Remembered:
-    """The same for objects that are shown again and again: what was shown is remembered while there is room."""
+    """A bounded cache of shown forms, for objects that are shown repeatedly."""
 
     def __init__(self) -> None:
-        #: By identity, what was shown, where times were looked for, and as what.
+        #: By identity: the object, the places, and the shown form.
         self._known: dict[int, tuple[Any, Places, dict[str, Any]]] = {}
 
     def in_whole_seconds(self, obj: dict[str, Any], places: Places) -> dict[str, Any]:
-        """An object with the times at these places in whole seconds; itself where they are."""
+        """Return an object with the times at these places in whole seconds; itself if they are."""
         known = self._known.get(id(obj))
         if known is not None and known[0] is obj and known[1] is places:
             return known[2]
         if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
         shown = in_whole_seconds(obj, places)
-        self._known[id(obj)] = obj, places, shown  # with the object, so that no other has its identity
+        self._known[id(obj)] = obj, places, shown  # the object is kept, so that no other can have its identity
         return shown
 
 
 @cache
 def times_of(info: ServedKind, version: str) -> Places:
-    """Where times are in a version of a kind that has field tables."""
+    """Return the places of times in a version of a kind that has field tables."""
     return _in_type(scope_for(info, version), info.kind, ())
 
 
 @cache
 def times_of_metadata() -> Places:
-    """Where times are in objects of which only the metadata is known."""
+    """Return the places of times in objects of which only the metadata is known."""
     return {"metadata": _in_type(scope(NATIVE), "ObjectMeta", ())}
 
 
 def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
-    """What was sent, with the texts in it that are as they were shown as they are stored."""
+    """Return a sent value in which strings that equal the shown form are replaced by the stored ones."""
     if shown is stored:
         return sent
     if sent is shown:
@@ -112,7 +112,7 @@ def _whole(text: str) -> str:
     if "." not in text:
         return text
     if len(text) == _MICRO_LENGTH and text[_SECONDS_END] == "." and text[-1] == "Z":
-        return f"{text[:_SECONDS_END]}Z"  # as it is written here
+        return f"{text[:_SECONDS_END]}Z"  # the format of format_time
     try:
         return format_time(parse_time(text) // SECOND * SECOND)
     except ValueError:
@@ -120,7 +120,7 @@ def _whole(text: str) -> str:
 
 
 def _in_type(of: Scope, type_name: str, above: tuple[str, ...]) -> Places:
-    """Where in a type times are; a type within itself is not looked at again."""
+    """Return the places of times in a type; recursive types are not followed."""
     if type_name in above:
         return _NOWHERE
     found = {}

@@ -1,10 +1,10 @@
-"""Texts of manifests as documents: YAML and JSON read as Kubernetes reads them, and whatever is wrong with them said.
+"""YAML and JSON documents: parsed as Kubernetes does, with all faults reported.
 
-Documents are split at `---` first, so that one that cannot be read does not hide those after it. A document that
-starts with `{` is tried as JSON, which is many times faster. Where YAML leaves a choice, it is Kubernetes's: times are
-texts, 1:30 is a text, 1e3 is a number, whole numbers are integers however they are written.
+Documents are split at `---` first, so that an unreadable document does not hide those after it. A document that starts
+with `{` is tried as JSON, which is many times faster. Ambiguous scalars are resolved like Kubernetes does: times are
+strings, 1:30 is a string, 1e3 is a number, and whole numbers are integers in any notation.
 
-Nothing here can blow up: nesting is bounded, and so is what anchors multiply.
+Resource use is bounded: nesting and the expansion of anchors are limited.
 """
 
 import base64
@@ -26,10 +26,10 @@ from batchyard.base.memoize import remembered
 
 # --- yaml scalars ---
 #
-# Single values of YAML, as Kubernetes reads them: YAML 1.1 by way of JSON.
+# Scalars of YAML, as Kubernetes reads them: YAML 1.1 converted to JSON.
 #
-# Source of the rules: sigs.k8s.io/yaml. Beside PyYAML's own: no sexagesimal numbers, no times, `1e3` is a number, and a
-# number that is whole is an integer.
+# Source of the rules: sigs.k8s.io/yaml. Differences from PyYAML: no sexagesimal numbers, no times, `1e3` is a number,
+# and a whole number is an integer.
 
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -44,11 +44,11 @@ _WHOLE_BELOW: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """The value is not what its tag says, or nothing that JSON can hold. Says what is wrong, and what is right."""
+    """The value does not match its tag, or is not possible in JSON. The message has the problem and the remedy."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
-    """The value of a scalar: its text, its tag if it has one, and whether it stands without quotes."""
+    """Return the value of a scalar from its text, its tag if any, and whether it is unquoted."""
     if tag is None:
         return _plain_value(text) if is_plain else text
     name = tag.removeprefix(_PREFIX)
@@ -69,7 +69,7 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
 
 @remembered(maxsize=65536)
 def _plain_value(text: str) -> Any:
-    """What a text without quotes stands for."""
+    """Return the value of an unquoted text."""
     if text in _NULLS:
         return None
     if text in _TRUE or text in _FALSE:
@@ -108,17 +108,17 @@ def _binary(text: str) -> str:
         raise BadScalarError("a !!binary value is not base64 of a text; leave the tag out") from None
 
 
-#: Far deeper than any manifest, and far from where recursion would fail.
+#: Far deeper than any manifest, and far from the recursion limit.
 NESTING_MAX: Final = 100
-#: Values of a document of a client: an object of 1.5 MiB, the largest that is stored, has far less.
+#: The maximum number of values in a document of a client: an object of 1.5 MiB, the maximum size, has far fewer.
 VALUES_MAX: Final = 200_000
-#: Faults of one document that are reported. Source: sigs.k8s.io/json, kubernetes_patch.go.
+#: The maximum number of reported faults of one document. Source: sigs.k8s.io/json, kubernetes_patch.go.
 FAULTS_MAX: Final = 100
-#: How many values anchors and aliases may stand for in one document.
+#: The maximum number of values that anchors and aliases may expand to in one document.
 ALIASED_VALUES_MAX: Final = 100_000
 
 _SEPARATOR: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-#: All bytes but brackets, and how a bracket changes the depth.
+#: All bytes except brackets, and how a bracket changes the depth.
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _REMEDIES: Final = (
@@ -138,21 +138,21 @@ _GENERAL_REMEDY: Final = "check quotes, colons and indentation there"
 
 
 class Document(NamedTuple):
-    """One document that is not empty: its number from 1, its text, its value, and what is wrong with the text.
+    """A non-empty document: its number from 1, its text, its value, and the faults of the text.
 
-    There is a value despite faults where only parts are wrong, such as a field that is there twice.
+    There is a value despite faults if only parts are invalid, such as a duplicate field.
     """
 
     number: int
     text: str
     value: Any
     faults: Sequence[FieldError]
-    #: The line of the file that the text begins with, counted from 1.
+    #: The line of the file at which the text starts, counted from 1.
     line: int
 
 
 def read_documents(text: str, values_max: int | None = None) -> Iterator[Document]:
-    """All documents of a text that are not empty; one in YAML with more values than the bound has a fault."""
+    """Yield all non-empty documents of a text; a YAML document with more values than `values_max` has a fault."""
     number = 0
     for chunk, line in _chunks(text.removeprefix("\ufeff")):
         for part, first_line, value, faults in _parts(chunk, line, values_max):
@@ -162,7 +162,7 @@ def read_documents(text: str, values_max: int | None = None) -> Iterator[Documen
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """What is between the separators, each with the number of its first line; what is blank or comment is left out.
+    """Yield the chunks between separators, each with its first line number; blank chunks and comments are omitted.
 
     Directives (`%YAML 1.1`) stay with the document that they open.
     """
@@ -180,7 +180,7 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_empty(chunk: str) -> bool:
-    """Whether there is nothing but blanks, comments and directives."""
+    """Report whether a chunk has only blanks, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
         return not content
@@ -188,7 +188,7 @@ def _is_empty(chunk: str) -> bool:
 
 
 def _parts(chunk: str, first_line: int, values_max: int | None) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
-    """Text, first line, value and faults of each document: the whole chunk, or its lines if all are JSON objects."""
+    """Yield text, first line, value and faults of each document: the chunk, or its lines if all are JSON objects."""
     content = chunk.strip()
     is_json = content.startswith("{")
     value = _read_json(content) if is_json else None
@@ -203,7 +203,7 @@ def _parts(chunk: str, first_line: int, values_max: int | None) -> Iterator[tupl
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """The lines of a chunk in which every line is a JSON object, with their numbers; None if it is anything else."""
+    """Return the lines of a chunk with their numbers if every line is a JSON object, else None."""
     lines = [
         (line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line and not line.isspace()
     ]
@@ -211,25 +211,25 @@ def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
 
 
 def _read_yaml(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
-    """The value of a YAML document, and the faults of its text."""
+    """Return the value of a YAML document, and the faults of its text."""
     builder = _Builder(first_line, values_max)
     try:
         return builder.build(chunk), builder.faults
     except yaml.YAMLError as wrong:
         return None, [_syntax_fault(wrong, first_line, chunk)]
     except UnicodeEncodeError:
-        return None, [FieldError("", "the text holds half a character", "save the file as plain UTF-8 text")]
+        return None, [FieldError("", "the text has an incomplete character", "save the file as plain UTF-8 text")]
 
 
 def _read_json(chunk: str) -> Any:
-    """The value of a JSON document; None if it is not one, is nested too deeply, or may hold a field twice."""
+    """Return the value of a JSON document; None if it is invalid, nested too deeply, or may have a duplicate field."""
     if is_too_deep(chunk):
         return None
     try:
         encoded = chunk.encode()
         value = msgspec.json.decode(encoded)
-        # What is written back is what was read unless a field came twice, or the text has numbers or escapes in
-        # another form; only then is it worth looking closely.
+        # Encoding restores the text, except if a field is duplicate or numbers or escapes have another form; only then
+        # the slower check is needed.
         if msgspec.json.encode(value) != msgspec.json.format(encoded, indent=-1):
             json.loads(chunk, object_pairs_hook=_unique)
     except (msgspec.DecodeError, RecursionError, ValueError):
@@ -240,28 +240,28 @@ def _read_json(chunk: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field is set twice")
     return fields
 
 
 def is_too_deep(chunk: str) -> bool:
-    """Whether a JSON text is nested deeper than any object need be."""
+    """Report whether a JSON text is nested deeper than NESTING_MAX."""
     return chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk.encode(errors="replace")) > NESTING_MAX
 
 
 def nesting(text: bytes) -> int:
-    """How deep the brackets of a JSON text are nested."""
+    """Return the nesting depth of brackets in a JSON text."""
     brackets = outside_strings(text).translate(None, _NO_BRACKETS)
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
 def outside_strings(text: bytes) -> bytes:
-    """A JSON text without its strings."""
+    """Return a JSON text without its strings."""
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _syntax_fault(wrong: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
-    """A YAML error with its line in the file and a remedy."""
+    """Return a YAML error as a fault with the line in the file and a remedy."""
     if isinstance(wrong, yaml.MarkedYAMLError):
         mark, problem = wrong.problem_mark, wrong.problem or "the text is not YAML"
         context = f" {wrong.context}" if wrong.context else ""
@@ -275,7 +275,7 @@ def _syntax_fault(wrong: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
 
 
 class _TooMuchError(yaml.YAMLError):
-    """The document goes beyond a bound."""
+    """The document exceeds a limit."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -296,7 +296,7 @@ class _Frame:
 
 
 class _Builder:
-    """Builds the value of one document from YAML's events, without recursion."""
+    """Builds the value of one document from YAML events, without recursion."""
 
     def __init__(self, first_line: int, values_max: int | None) -> None:
         self.first_line = first_line
@@ -308,7 +308,7 @@ class _Builder:
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """The value of the document; YAMLError if there is none."""
+        """Return the value of the document; YAMLError if it is invalid."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
@@ -356,7 +356,7 @@ class _Builder:
             return ""
 
     def _add(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
-        """Put a finished value where it belongs."""
+        """Add a finished value to its parent."""
         if anchor:
             self._anchors[anchor] = (value, size)
         if not self._frames:
@@ -376,10 +376,10 @@ class _Builder:
         return isinstance(frame.value, dict) and frame.key is None
 
     def _key(self, value: Any, frame: _Frame, event: yaml.Event) -> str:
-        """A value as the name of a field."""
+        """Return a value as the name of a field."""
         if isinstance(value, str):
             if value in frame.value:
-                self._fault(event, f"the field {shown(value)} is there twice", "remove one of them")
+                self._fault(event, f"the field {shown(value)} is set twice", "remove one of them")
             return value
         if not isinstance(value, list | dict):
             self._fault(event, f"the name {shown(value)} is not a string", f'put it in quotes: "{shown(value)}"')
@@ -399,7 +399,7 @@ class _Builder:
                 self._fault(event, "<< merges mappings only", "write << : *anchor, the anchor being on a mapping")
 
     def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
-        """Note what is wrong, with the path so far and the line; no more of it than clients are told."""
+        """Record a fault with its path and line, up to FAULTS_MAX."""
         if len(self.faults) >= FAULTS_MAX:
             return
         mark = event.start_mark
@@ -420,11 +420,11 @@ class _Builder:
 
 # --- lines ---
 #
-# Where in its file a field of a document is written.
+# The line of a field in its file.
 
 
 _STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
-#: How fields were called in the oldest version that is read, by what they are called now.
+#: The names of fields in the oldest supported version, by their current names.
 _OLD_NAMES: Final = {
     "spec.cohortName": "spec.cohort",
     "spec.admissionChecksStrategy.admissionChecks": "spec.admissionChecks",
@@ -435,7 +435,7 @@ class Lines:
     """The lines of one document's fields."""
 
     def __init__(self, text: str, first: int) -> None:
-        """The text of the document, and the line of its file that it begins with."""
+        """Parse the text of a document that starts at this line of its file."""
         self._first = first
         self._start = first + _blank_lines(text)
         try:
@@ -444,7 +444,7 @@ class Lines:
             self._root = None
 
     def of(self, path: str) -> int:
-        """The line, from 1 on, of a field such as `spec.groups[0].name`; where there is none, of what would hold it."""
+        """Return the line, from 1, of a field such as `spec.groups[0].name`, or of its closest existing parent."""
         found, depth = self._find(path)
         old = next((old for new, old in _OLD_NAMES.items() if path.startswith(new)), None)
         if old is not None:
@@ -453,7 +453,7 @@ class Lines:
         return found
 
     def _find(self, path: str) -> tuple[int, int]:
-        """The line, and how many steps of the path lead to something."""
+        """Return the line, and the number of steps of the path that exist."""
         node, line = self._root, self._start
         for depth, (key, name) in enumerate(_STEP.findall(path)):
             below = _child(node, key or name)
@@ -464,13 +464,13 @@ class Lines:
 
 
 def _blank_lines(text: str) -> int:
-    """How many lines there are before the first that says something."""
+    """Return the number of lines before the first content."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 
 
 def _child(node: Any, step: str) -> tuple[int, Any] | None:
-    """The line of a field or item, counted from the start of the text, and its value; None if it is not there."""
+    """Return the line of a field or item, relative to the start of the text, and its value; None if it is missing."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
         item = node.value[int(step)]
         return item.start_mark.line, item

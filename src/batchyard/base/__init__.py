@@ -1,1 +1,1 @@
-"""What every layer rests on: instants, ids, invariants."""
+"""Basics used by all layers: instants, ids, random draws, caches, invariants."""

@@ -1,7 +1,7 @@
-"""How often Python looks for garbage in cycles.
+"""Tuning of Python's cyclic garbage collector.
 
-Reference counting frees nearly all that is dropped here; cycles are next to none, while the objects that live on are
-millions, and each look goes over them again.
+Reference counting frees nearly all objects here. Cycles are very rare, while millions of objects stay alive, and each
+collection traverses them.
 """
 
 import gc
@@ -14,7 +14,7 @@ _THRESHOLDS: Final = (200_000, 50, 100)
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Look for cyclic garbage rarely meanwhile."""
+    """Run the cyclic garbage collector rarely within the block."""
     before = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     try:
@@ -25,7 +25,7 @@ def rare_collections() -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Look for cyclic garbage only where that is asked for meanwhile."""
+    """Disable automatic cyclic garbage collection within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,5 +36,5 @@ def no_collections() -> Iterator[None]:
 
 
 def collect() -> None:
-    """Look for cyclic garbage now, through all there is."""
+    """Run a full cyclic garbage collection."""
     gc.collect()

@@ -29,15 +29,15 @@ _UNITS: Final = {
 }
 _UNIT: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
 _PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT}|\.(\d++){_UNIT}", re.ASCII)
-#: Letters of a duration. Go has no bound, but its longest duration, to the nanosecond, has 25.
+#: The maximum length of a duration. Go has none, but its longest duration, to the nanosecond, has 25 characters.
 _LENGTH_MAX: Final = 400
 
 
 @lru_cache(maxsize=4096)
 def parse_duration(text: str) -> Duration:
-    """Microseconds of a Go duration (`1h30m`, `0.2s`); ValueError says what is wrong.
+    """Return a Go duration (`1h30m`, `0.2s`) in microseconds; ValueError names the error.
 
-    Parts below a microsecond are cut off. `0` needs no unit; negative durations are refused.
+    Parts below a microsecond are cut off. `0` needs no unit; negative durations are rejected.
     """
     if text == "0":
         return 0
@@ -57,21 +57,21 @@ def parse_duration(text: str) -> Duration:
 
 
 def seconds(duration: Duration) -> int | float:
-    """A duration in seconds: a whole number where it is one, for people and JSON."""
+    """Return a duration in seconds, as an int if possible, for people and JSON."""
     whole, rest = divmod(duration, SECOND)
     return whole if rest == 0 else duration / SECOND
 
 
 def duration_text(duration: Duration) -> str:
-    """A duration as `parse_duration` reads it, exactly: `2100s`, or in microseconds where it is no whole number."""
+    """Return a duration in the form that `parse_duration` reads, exactly: `2100s`, or microseconds if not whole."""
     whole, rest = divmod(duration, SECOND)
     return f"{whole}s" if rest == 0 else f"{duration}us"
 
 
 def format_age(duration: Duration) -> str:
-    """A duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
+    """Return a duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 
-    Clocks may differ by a little: up to two seconds below zero count as now. Source: k8s.io/apimachinery
+    Clocks may differ by a little: durations above -2 s count as now. Source: k8s.io/apimachinery
     duration.HumanDuration.
     """
     if duration <= -2 * SECOND:

@@ -1,11 +1,11 @@
-"""Assertions that stay on: what must hold, whatever the input."""
+"""Invariants: assertions that stay enabled."""
 
 
 class InvariantError(AssertionError):
-    """A law of ours does not hold: a defect of batchyard, never of its input."""
+    """A violated invariant: a defect of batchyard, never of its input."""
 
 
 def invariant(holds: bool, law: str) -> None:
-    """Raise InvariantError naming the law unless it holds."""
+    """Raise InvariantError with this text unless it holds."""
     if not holds:
         raise InvariantError(law)

@@ -1,4 +1,4 @@
-"""A bounded memory: what was not looked at for longest goes first."""
+"""A bounded map that evicts the least recently used key."""
 
 from collections import OrderedDict
 from typing import Final, Generic, TypeVar
@@ -9,20 +9,20 @@ _V = TypeVar("_V")
 
 
 class Remembered(Generic[_K, _V]):
-    """See the module."""
+    """Values by key, the least recently used first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[_K, _V] = OrderedDict()
 
     def recall(self, key: _K) -> _V | None:
-        """What is known of a key."""
+        """Return the value of a key, or None."""
         found = self._known.get(key)
         if found is not None:
             self._known.move_to_end(key)
         return found
 
     def remember(self, key: _K, value: _V) -> None:
-        """Know this of a key."""
+        """Set the value of a key."""
         known = self._known
         before = len(known)
         known[key] = value

@@ -1,10 +1,10 @@
-"""Caches of results for short arguments: a cache that keeps long texts of clients would hold much memory for good."""
+"""Memoization for functions of short texts: caching long texts of clients would hold much memory permanently."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Final, TypeVar, cast
 
-#: Letters or bytes of an argument whose result is kept, unless the function has another bound.
+#: The maximum length of a cached argument, in characters or bytes, unless the function has another limit.
 LENGTH_MAX: Final = 512
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 

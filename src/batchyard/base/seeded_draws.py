@@ -1,7 +1,7 @@
-"""Chance without a generator: a draw is fixed by a seed and names, whatever else was drawn before it.
+"""Random draws without a generator state: a draw depends only on a seed and names.
 
-So a world with one machine more differs in that machine only, and a draw can be made again after a restart. All of it
-is whole numbers, so that every machine draws alike.
+So a simulation with one more machine differs in that machine only, and a draw can be repeated after a restart. All
+arithmetic uses integers, so that the result is the same on every machine.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ _WHOLE: Final = 1 << _BITS
 
 
 def draw(seed: int, *names: str) -> int:
-    """A number from 0 to 2**52 - 1, each as likely as any other."""
+    """Return a uniformly distributed number from 0 to 2**52 - 1."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 64 - _BITS
 
 
 def triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
-    """A duration from `low` to `high`, most likely close to the typical one.
+    """Return a duration from `low` to `high` in a triangular distribution with its mode at `typical`.
 
-    The triangular distribution says what three figures can say, and no more.
+    The triangular distribution needs only these three values.
     """
     width, left, right = high - low, typical - low, high - typical
     if width <= 0:

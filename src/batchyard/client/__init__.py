@@ -1,1 +1,1 @@
-"""Readers and writers of objects: in process here, over HTTP later."""
+"""Clients of an API server: in process, over HTTP, and combined with the containers of this machine."""

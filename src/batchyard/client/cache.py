@@ -1,4 +1,4 @@
-"""The objects that watches have told of: by kind, in order, and by owner."""
+"""The cache of watched objects: by kind, in order, and by owner."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from batchyard.interfaces.client import EventType, WatchEvent
 
 # --- index ---
 #
-# Which objects belong to which owner, by the owner's uid, kept up to date by the changes.
+# Dependents by the uid of their owner, updated with each change.
 
 
 _DELETED = EventType.DELETED
 
 
 class OwnerIndex:
-    """The keys of the dependents of every owner that has some."""
+    """The keys of the dependents of each owner that has any."""
 
     __slots__ = ("_dependents", "_sorted")
 
@@ -27,7 +27,7 @@ class OwnerIndex:
         return uid in self._dependents
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Update the index with a change."""
         kind, _, obj, old, _ = event
         before = old["metadata"].get("ownerReferences") if old is not None else None
         after = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
@@ -35,11 +35,11 @@ class OwnerIndex:
             self._replace(event.key, before or (), after or ())
 
     def owners(self) -> Sequence[str]:
-        """The uids of all owners, whether they are there or not."""
+        """Return the uids of all owners, whether they exist or not."""
         return list(self._dependents)
 
     def dependents(self, uid: str, namespace: str = "") -> Sequence[Key]:
-        """The keys of all objects of a namespace, or of all, with an owner reference to that uid, sorted."""
+        """Return the keys of all objects in a namespace, or in all, with an owner reference to that uid, sorted."""
         keys = self._sorted.get(uid)
         if keys is None:
             if uid not in self._dependents:
@@ -48,7 +48,7 @@ class OwnerIndex:
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
     def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
-        """Note that an object has other owners than before."""
+        """Replace the owners of an object."""
         for owner in before:
             self._remove(owner["uid"], key)
         for owner in after:
@@ -69,7 +69,7 @@ class OwnerIndex:
 
 
 class Cache:
-    """See the module."""
+    """The objects of each kind by key, their sorted keys, and an index by owner."""
 
     __slots__ = ("_keys", "_objects", "_owners")
 
@@ -79,16 +79,16 @@ class Cache:
         self._owners = OwnerIndex()
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         objects = self._objects.get(key.kind)
         return None if objects is None else objects.get(key)
 
     def of_kind(self, kind: str) -> dict[Key, Obj]:
-        """The objects of a kind by key; only `note` may change it."""
+        """Return the objects of a kind by key; only `note` may change the result."""
         return self._objects.setdefault(kind, {})
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
             first = bisect_left(keys, Key(kind, namespace, ""))
@@ -96,11 +96,11 @@ class Cache:
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        """Return the dependents of an owner by its uid, in a namespace or cluster-scoped (''), sorted by key."""
         return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
     def note(self, event: WatchEvent) -> None:
-        """Take in a change."""
+        """Apply a change."""
         key = event.key
         objects, keys = self.of_kind(key.kind), self._keys.setdefault(key.kind, [])
         if event.type is _DELETED:

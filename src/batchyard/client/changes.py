@@ -1,8 +1,9 @@
-"""The requests that change a stored object: a merge patch of the changed fields, or a server-side apply.
+"""Requests that change a stored object: a merge patch of the changed fields, or a server-side apply.
 
-A patch names the revision it is based on, so that a change of another client is a conflict. The status of a Workload is
-applied by the field managers that Kueue applies it by. So Kueue can take over from this client, and this client from
-Kueue: the next applier may remove what the last one set. Sources: pkg/workload/patching and pkg/util/client of Kueue.
+A patch names the revision that it is based on, so a concurrent change of another client is a conflict. The status of a
+Workload is applied with the field managers that Kueue uses. So Kueue can take over from this client, and this client
+from Kueue: the next applier may remove what the last one set. Sources: pkg/workload/patching and pkg/util/client of
+Kueue.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +27,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 ADMISSION: Final = "kueue-admission"
 RECLAIMABLE: Final = "kueue-reclaimable-pods"
 PODS_READY: Final = "kueue-job-controller-PodsReady"
-#: The field managers above: both Kueue and this client write by them.
+#: The field managers above, which both Kueue and this client use.
 SHARED_MANAGERS: Final = frozenset({ADMISSION, RECLAIMABLE, PODS_READY})
 _RECLAIMABLE_FIELD: Final = "reclaimablePods"
 #: The conditions that Kueue applies as `kueue-admission`.
@@ -36,10 +37,10 @@ _CONDITIONS: Final = frozenset(
         *("DeactivationTarget", "Finished", "PodsReady"),
     }
 )
-#: Lists whose items have a key, by which server-side apply merges them.
+#: Lists that server-side apply merges by a key, with that key.
 _KEYS: Final = {"conditions": "type", "admissionChecks": "name"}
 _ABSENT: Final = object()
-#: What the server sets in the metadata: a patch must not name it but for the two that are preconditions.
+#: Metadata fields that the server sets: a patch must not contain them, except the two preconditions.
 _SERVERS_OWN: Final = frozenset(
     {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
 )
@@ -54,7 +55,7 @@ class _Applied(NamedTuple):
 
 
 def requests_of(write: Write, base: Obj | None, info: ServedKind, version: str) -> Requests:
-    """The requests that do a write; `base` is the object that the write was made from, as far as it is known."""
+    """Yield the requests of a write; `base` is the object that the write was made from, if known."""
     if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, info, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -64,7 +65,7 @@ def requests_of(write: Write, base: Obj | None, info: ServedKind, version: str) 
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch (RFC 7386) that makes one document of another; empty if they are equal."""
+    """Return the JSON merge patch (RFC 7386) from one document to another; empty if they are equal."""
     patch: dict[str, Any] = dict.fromkeys(field for field in before if field not in after)
     for field, value in after.items():
         old = before.get(field, _ABSENT)
@@ -77,9 +78,9 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> HttpRequest:
-    """A patch of the fields that a write changes, at the revision that it is based on.
+    """Return a patch of the fields that a write changes, at the revision that it is based on.
 
-    Without the base all fields are sent: the server compares the revision.
+    Without the base, all fields are sent, and the server compares the revision.
     """
     of_status = isinstance(write, UpdateStatus)
     after = _served(write.obj, info, version)
@@ -100,7 +101,7 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
 
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> Requests:
-    """Apply a Workload's status by the managers of its parts; then remove what another manager holds on to."""
+    """Apply a Workload's status with the managers of its parts; then remove values that another manager keeps."""
     wanted = _served(write.obj, info, version)
     before = (_served(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = wanted["metadata"], wanted.get("status") or {}
@@ -119,7 +120,7 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
 
 
 def _parts(before: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_Applied]:
-    """The parts of a status that changed."""
+    """Return the changed parts of a status."""
     changed = [field for field in {**before, **status} if before.get(field) != status.get(field)]
     parts: list[_Applied] = []
     if changed == ["conditions"] and _changed_conditions(before, status) == ["PodsReady"]:
@@ -134,7 +135,7 @@ def _parts(before: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_Ap
 
 
 def _admission_part(status: Mapping[str, Any]) -> _Applied:
-    """All of a status but the pods that are done, and conditions of others."""
+    """Return all of a status except reclaimablePods and conditions that Kueue does not apply as `kueue-admission`."""
     part = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
     if "conditions" in part:
         part["conditions"] = [each for each in part["conditions"] if each["type"] in _CONDITIONS]
@@ -147,7 +148,7 @@ def _changed_conditions(before: Mapping[str, Any], status: Mapping[str, Any]) ->
 
 
 def _left_over(before: Mapping[str, Any], status: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch of what was to go and is still stored: another manager set it too."""
+    """Return the merge patch that removes values still stored because another manager set them too."""
     left: dict[str, Any] = {field: None for field in before if field not in status and field in stored}
     for field, key in _KEYS.items():
         kept = [item[key] for item in status.get(field) or ()]
@@ -159,7 +160,7 @@ def _left_over(before: Mapping[str, Any], status: Mapping[str, Any], stored: Map
 
 
 def _served(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
-    """An object in the version that the server takes."""
+    """Return an object in the version that the server accepts."""
     return conversion.from_storage(as_sent(obj, info), info.api_version_for(version))
 
 

@@ -1,4 +1,4 @@
-"""A client whose objects are those of a store and, beside them, the runs of this machine."""
+"""A client that combines the objects of a store with the container runs of this machine."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,33 +9,33 @@ from batchyard.interfaces.containers import RUN, Machine
 
 
 class Answering(Client, Protocol):
-    """A client that can tell the writers of others what became of their writes."""
+    """A client that can also deliver results of writes done elsewhere."""
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Tell a writer, through the kernel."""
+        """Deliver a result to its writer from the event loop."""
 
 
 class BesideMachine:
-    """See the module. Of writes submitted together those to runs are done first."""
+    """Sends writes of runs to the machine and all others to the client; in one submission, runs come first."""
 
     def __init__(self, objects: Answering, machine: Machine) -> None:
         self._objects = objects
         self._machine = machine
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._machine.run(key) if key.kind == RUN else self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name; of runs those of a pod, by its uid."""
+        """Return all objects of a kind, sorted by namespace and name; for runs those of a pod, by its uid."""
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid."""
+        """Return all objects with an owner reference to that uid."""
         return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes: those to runs are done at once, the others in order until one is refused."""
+        """Apply writes: those of runs at once, the others in order until one is rejected."""
         others = [write for write in writes if not _is_to_run(write)]
         results = [WriteResult(self._machine.do(write)) for write in writes if _is_to_run(write)]
         if others:
@@ -44,7 +44,7 @@ class BesideMachine:
             self._objects.answer(done, results[-1])
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, of objects and of runs."""
+        """Call the listener with every later change of objects and runs."""
         self._objects.subscribe(listener)
         self._machine.subscribe(listener)
 

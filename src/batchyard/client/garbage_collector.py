@@ -1,13 +1,13 @@
-"""Garbage collection: what an object owns goes after it, or before it.
+"""Garbage collection: deletes the dependents of deleted objects, after or before their owner.
 
-Background: when an object goes, the objects that name it as an owner, and have no other living owner, are deleted;
-what they own goes after them in the same way. So does an object that names an owner which is not there, where somebody
-can tell that such an owner could be (`Scopes`): an API server, not a simulation, whose input comes from elsewhere.
-Foreground: an object that is deleted so is only marked, with a finalizer; what it owns goes first, and the finalizer
-when nothing is left that holds it up (`blockOwnerDeletion`).
-Orphaning: what an object owns stays, and loses it as an owner, if it is deleted with the finalizer `orphan`.
-What may not be changed or deleted stays as it is, and so does what is in no Namespace but names an owner in one:
-nothing there can own it.
+Background: when an object is deleted, its dependents without another living owner are deleted, recursively. If `Scopes`
+is available, objects are also deleted whose owner does not exist although its kind is served. An API server provides
+`Scopes`; a simulation does not, because its input comes from elsewhere.
+Foreground: a deleted object is only marked, with a finalizer. Its dependents are deleted first. The finalizer is
+removed when no dependent with `blockOwnerDeletion` is left.
+Orphan: if an object is deleted with the finalizer `orphan`, its dependents stay and lose the owner reference.
+If an update or deletion is rejected, the object stays as it is. A cluster-scoped object that names a namespaced owner
+also stays, because such an owner is invalid.
 Source: Kubernetes's pkg/controller/garbagecollector.
 """
 
@@ -22,13 +22,13 @@ from batchyard.client.cache import OwnerIndex
 from batchyard.interfaces.client import Delete, EventType, Propagation, Update, WatchEvent, Write
 
 Scopes: TypeAlias = Callable[[str, str], bool | None]
-"""Whether a kind, by `apiVersion` and `kind`, has namespaces; None if it is not served."""
+"""Whether a kind, by `apiVersion` and `kind`, is namespaced; None if it is not served."""
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 class Collector:
-    """Notes what goes, and deletes what is left behind when asked to."""
+    """Records deletions, and deletes the dependents on `collect`."""
 
     __slots__ = (
         "_get",
@@ -45,30 +45,30 @@ class Collector:
     def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[Write], object]) -> None:
         self._get = get
         self._write = write
-        #: Known by whoever serves kinds: an owner that is not there is dead then.
+        #: Set by an API server: then an owner that does not exist counts as dead.
         self.scopes: Scopes | None = None
         self._owners = OwnerIndex()
-        self._owned: list[Key] = []  # of what has new owners, which may not be there
-        self._orphaned_by: list[str] = []  # uids of owners that went
-        self._orphaning: dict[str, Key] = {}  # by uid, what is to leave what it owns behind
-        self._leaving: dict[str, Key] = {}  # by uid, what waits for those it owns
-        self._unblocked: dict[str, None] = {}  # uids of these to look at again
+        self._owned: list[Key] = []  # objects with new owners, which may not exist
+        self._orphaned_by: list[str] = []  # uids of deleted owners
+        self._orphaning: dict[str, Key] = {}  # by uid, objects that are to orphan their dependents
+        self._leaving: dict[str, Key] = {}  # by uid, objects that wait for their dependents
+        self._unblocked: dict[str, None] = {}  # uids in `_leaving` to check again
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
-        """The keys of what an owner in a namespace, or in none (''), has by its uid, sorted."""
+        """Return the keys of the dependents of an owner in a namespace, or cluster-scoped (''), by its uid, sorted."""
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of all that is there from before, and of what was left behind and not yet collected then."""
+        """Load all existing objects, including dependents whose owner was deleted before and not collected yet."""
         for event in events:
             self.observe(event)
         if self.scopes is not None:
-            return  # all owners are looked for anyway
+            return  # all owners are checked anyway
         living = {event.obj["metadata"].get("uid") for event in events}
         self._orphaned_by += [uid for uid in self._owners.owners() if uid not in living]
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change as it happens."""
+        """Record a change as it happens."""
         self._owners.observe(event)
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
@@ -88,13 +88,13 @@ class Collector:
             self._unblock(metadata)
 
     def orphan(self, uid: str, namespace: str) -> None:
-        """Let everything that an object owns stay when it goes."""
+        """Remove the owner references to an object, so that its dependents stay when it is deleted."""
         for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
 
     def collect(self) -> None:
-        """Let go what is due: what leaves others behind, what others left behind, what waits for others to go."""
+        """Run all due work: orphaning, dependents of deleted owners, and foreground deletion."""
         if self._orphaning:
             self._orphan()
         if self._orphaned_by:
@@ -105,13 +105,13 @@ class Collector:
             self._let_leave()
 
     def _unblock(self, metadata: Obj) -> None:
-        """Look again at the owners that waited for an object."""
+        """Check the owners again that waited for an object."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._leaving:
                 self._unblocked[owner["uid"]] = None
 
     def _orphan(self) -> None:
-        """Let what is owned stay where its owner wants that, and then the owner go."""
+        """Orphan the dependents of objects with that finalizer, then remove the finalizer."""
         orphaning, self._orphaning = self._orphaning, {}
         for uid, key in orphaning.items():
             owner = self._get(key)
@@ -123,12 +123,12 @@ class Collector:
             self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _apply(self, write: Write) -> None:
-        """Write what is allowed."""
-        with suppress(ApiError):  # such as a namespace that is always there
+        """Apply a write; ignore a rejection."""
+        with suppress(ApiError):  # for example a namespace that cannot be deleted
             self._write(write)
 
     def _collect_orphans(self) -> None:
-        """Delete what owners leave behind."""
+        """Delete the dependents of deleted owners."""
         gone, self._orphaned_by = self._orphaned_by, []
         for uid in gone:
             for key in tuple(self._owners.dependents(uid)):
@@ -140,7 +140,7 @@ class Collector:
                     self._owned.append(key)
 
     def _collect_strays(self) -> None:
-        """Delete what names owners that are not there, though they could be."""
+        """Delete objects whose owners do not exist although their kinds are served."""
         owned, self._owned = self._owned, []
         for key in owned:
             obj = self._get(key)
@@ -150,13 +150,13 @@ class Collector:
                 self._let_go(key, obj)
 
     def _let_go(self, key: Key, obj: Obj) -> None:
-        """Delete what has no living owner; an object with one only loses the dead."""
+        """Delete an object without living owners; otherwise remove its references to dead ones."""
         owners = obj["metadata"]["ownerReferences"]
         living = [owner for owner in owners if self._is_living(owner, key.namespace)]
         self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
 
     def _let_leave(self) -> None:
-        """Delete what holds up the objects that are deleted in the foreground; let go those that nothing holds."""
+        """Delete the blocking dependents of objects in foreground deletion; remove the finalizer if none is left."""
         unblocked, self._unblocked = self._unblocked, {}
         for uid in unblocked:
             key = self._leaving.get(uid)
@@ -173,7 +173,7 @@ class Collector:
                 self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _clear(self, key: Key, dependent: Obj) -> None:
-        """Let what holds up its owner go; where another owner stays, it stays with that one."""
+        """Delete a blocking dependent; if another owner stays, only remove the other references."""
         metadata = dependent["metadata"]
         staying = [owner for owner in metadata["ownerReferences"] if self._is_staying(owner, key.namespace)]
         if staying:
@@ -187,40 +187,40 @@ class Collector:
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _is_living(self, owner: Obj, namespace: str) -> bool:
-        """Whether an owner is there."""
+        """Report whether an owner exists."""
         return self._found(owner, namespace) is not None
 
     def _is_dead(self, owner: Obj, namespace: str) -> bool:
-        """Whether an owner that is not there could be: its kind is served, in a namespace for those in one."""
+        """Report whether a missing owner could exist: its kind is served, and its scope allows it as owner."""
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
     def _is_staying(self, owner: Obj, namespace: str) -> bool:
-        """Whether an owner is there, and does not itself wait for what it owns to go."""
+        """Report whether an owner exists and is not itself in foreground deletion."""
         found = self._found(owner, namespace)
         return found is not None and not _is_deleted_with(FOREGROUND_FINALIZER, found["metadata"])
 
     def _found(self, owner: Obj, namespace: str) -> Obj | None:
-        """An owner, in the dependent's namespace or in none, if it is still the same one."""
+        """Return an owner, namespaced or cluster-scoped, if its uid still matches."""
         kind, name = group_kind(owner), owner["name"]
         found = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
         return next((obj for obj in found if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
 def _has_new_owners(event: WatchEvent) -> bool:
-    """Whether an object has owners that it did not have before."""
+    """Report whether an object has owners that it did not have before."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
-    """Whether an object is deleted and has a finalizer that says what becomes of what it owns."""
+    """Report whether an object is marked as deleted and has this finalizer."""
     return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Whether an object holds up the deletion of its owner with that uid."""
+    """Report whether an object blocks the deletion of its owner with that uid."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

@@ -1,10 +1,10 @@
-"""What a server says of one kind: a list, and then a watch from its revision on, for as long as that goes.
+"""Informer of one kind: lists it, then watches it from the revision of the list.
 
-Nothing here sends anything: `following` says what to ask next, and `listed`, `told` and `ended` take in what came of
-it. Every change is told once, with the object as it was before. A watch that breaks off goes on from the last revision
-it has told. Where that is no longer known, or not yet, since the server was set back, all is listed again, and what is
-different is told as changes. A server that does not serve the kind in one version is asked for the others; one that
-serves none is asked again after a while.
+The informer sends nothing itself. `following` returns the next request; other methods process the responses. Every
+change is reported once, with the previous object. A watch that breaks off resumes at the last reported revision. If the
+server no longer has that revision, or not yet because it was restored from a backup, the informer lists again and
+reports the differences as changes. If the server does not serve one version of the kind, the informer tries the others.
+If it serves none, the informer retries after a while.
 Sources: client-go, tools/cache/reflector.go; k8s.io/apimachinery, pkg/api/errors.
 """
 
@@ -23,20 +23,20 @@ from batchyard.client.writes import decoded, is_ahead, is_object, list_in, troub
 from batchyard.interfaces.client import EventType, WatchEvent
 
 PAGE: Final = 500
-#: A watch is asked to last so long, and up to twice as long.
+#: The minimum timeout of a watch; the maximum is twice that.
 WATCH_LASTS: Final = 300  # seconds
-#: How long a page may take.
+#: The timeout of a page.
 _PAGE_WITHIN: Final = 60 * SECOND
-#: When to look whether a kind is served by now.
+#: The time after which a kind that is not served is tried again.
 UNSERVED_FOR: Final = 30 * SECOND
 _GONE: Final = 410
-#: The metadata of objects, from servers that know that form; else all of them.
+#: Asks for the metadata of objects only; servers that do not support it send the full objects.
 _NAMES: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
 class Following(NamedTuple):
-    """What to ask next, and after which wait."""
+    """The next request, and the wait before it."""
 
     request: HttpRequest
     is_watch: bool
@@ -44,10 +44,10 @@ class Following(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Which objects of a kind: of which namespace ('': of all), and of those what a selector takes."""
+    """The objects of a kind to follow: a namespace ('' for all) and a selector."""
 
     namespace: str = ""
-    #: As it stands in a query, such as `fieldSelector=metadata.name%3Da`.
+    #: In query form, such as `fieldSelector=metadata.name%3Da`.
     selector: str = ""
 
 
@@ -55,7 +55,7 @@ _ALL: Final = Scope()
 
 
 class Informer:
-    """See the module."""
+    """The state of a list and a watch of one kind: the cache, the last revision, the backoff and the current error."""
 
     def __init__(self, info: ServedKind, cache: Cache, seed: int, scope: Scope = _ALL) -> None:
         self.info = info
@@ -63,33 +63,33 @@ class Informer:
         self._cache = cache
         self._seed = seed
         self._versions = [info.storage_version, *[v for v in reversed(info.versions) if v != info.storage_version]]
-        #: Those that the server has said it does not serve, since it last served one.
+        #: The number of versions that the server rejected since it last served one.
         self._refused = 0
         self._token = ""
         self._is_paged = True
         self._page: dict[Key, Obj] = {}
         self._wait: Duration = 0
         self._failures = 0
-        #: How often in a row a watch could not go on, with nothing told in between.
+        #: How often in a row a watch expired without any event in between.
         self._expired = 0
-        #: What was told reaches to this revision; None before the first list has come to its end.
+        #: The revision up to which changes are reported; None before the first list is complete.
         self.revision: int | None = None
         self._knows_where = False
-        #: Whether the watch that goes on has told anything.
+        #: Whether the current watch has sent anything.
         self._has_told = False
-        #: How often a list and how often a watch was begun.
+        #: The number of lists and of watches that were started.
         self.lists = 0
         self.watches = 0
-        #: How often a list came to its end.
+        #: The number of completed lists.
         self.listings = 0
-        #: Which of the lists that were begun last came to its end.
+        #: The number of the last completed list, counted by `lists`.
         self.last_listed = 0
-        #: What is wrong, in words; '' if nothing is.
+        #: The current error; '' if there is none.
         self.trouble = ""
 
     @property
     def version(self) -> str:
-        """The version that is asked for."""
+        """The version used in requests."""
         return self._versions[self._refused % len(self._versions)]
 
     @property
@@ -99,11 +99,11 @@ class Informer:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is there has been told, or there can be nothing."""
+        """Whether the initial list has been reported, or the kind is not served."""
         return self.revision is not None
 
     def following(self) -> Following:
-        """What to ask next."""
+        """Return the next request."""
         path = self._path()
         wait, self._wait = self._wait, 0
         if not self._knows_where:
@@ -116,12 +116,12 @@ class Informer:
         return Following(HttpRequest("GET", f"{path}?{query}{self._selected()}", within=lasts * SECOND), True, wait)
 
     def look(self, token: str) -> HttpRequest:
-        """Ask for a page of what is there now, names and revisions alone; nothing is taken in of it."""
+        """Return the request for a page of the current names and revisions; its result does not change the informer."""
         query = f"?limit={PAGE}" + (f"&continue={quote(token, safe='')}" if token else "") + self._selected()
         return HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_WITHIN, accept=_NAMES)
 
     def listed(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
-        """Take in a page of a list; with the last one comes what is different from before."""
+        """Process a page of a list; the last page returns the differences from the cache."""
         page = list_in(answer)
         if page is None:
             return self._list_failed(answer)
@@ -140,7 +140,7 @@ class Informer:
         return self._differences(found, self.revision)
 
     def told(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Take in lines of a watch; that there are none yet says that the server has answered."""
+        """Process lines of a watch; an empty sequence means that the server has responded."""
         self.trouble = ""
         self._has_told = self._has_told or bool(lines)
         events: list[WatchEvent] = []
@@ -160,15 +160,15 @@ class Informer:
                     self._advance(revision_of(obj))
                 case "ERROR":
                     self._fail(_told_in(obj))
-                case _:  # a line that was cut off, or one that is not the API's
-                    self._fail(HttpAnswer(0, trouble="a watch told half a line"))
+                case _:  # a truncated line, or one that is not from the Kubernetes API
+                    self._fail(HttpAnswer(0, trouble="a watch sent an incomplete line"))
         return events
 
     def ended(self, answer: HttpAnswer) -> None:
-        """The watch is over: by itself, by a broken connection, or it was refused."""
+        """Process the end of a watch: regular, by a broken connection, or rejected by the server."""
         if answer.code != 200 or answer.trouble:
             self._fail(answer)
-        elif not self._has_told:  # however it came to that: not again and again at once
+        elif not self._has_told:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
             self._wait = backoff(self._failures, self._seed, self.info.constant)
 
@@ -190,7 +190,7 @@ class Informer:
         return f"?limit={PAGE}" + (f"&continue={quote(self._token, safe='')}" if self._token else "") + self._selected()
 
     def _take_in(self, is_gone: bool, sent: Any, events: list[WatchEvent]) -> None:
-        """A change that a watch tells of; nothing where it is known already."""
+        """Process a change from a watch; skip it if it is already known."""
         obj = received(self.info, self.version, sent)
         key, revision = key_in(self.info, obj), revision_of(obj)
         old = self._cache.get(key)
@@ -203,7 +203,7 @@ class Informer:
             self._put(key, obj, revision, events)
 
     def _put(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """An object as it is now. One of another uid has taken the place of one that went unseen."""
+        """Store an object. If its uid differs from the known one, report the deletion of the known one first."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._note(WatchEvent(_DELETED, key, old, old, revision), events)
@@ -215,7 +215,7 @@ class Informer:
         events.append(event)
 
     def _differences(self, found: dict[Key, Obj], revision: int) -> Sequence[WatchEvent]:
-        """What has to have happened since what was told last: who has gone, who has come, who is another."""
+        """Return the changes since the last report: deleted, added and modified objects."""
         events: list[WatchEvent] = []
         known = self._cache.of_kind(self.info.constant)
         for key in sorted(key for key in known if key not in found):
@@ -240,7 +240,7 @@ class Informer:
         return ()
 
     def _not_served(self) -> Sequence[WatchEvent]:
-        """The server knows no such kind in this version: ask for the next; there are no objects where there is none."""
+        """Try the next version of the kind; if no version is served, report all known objects as deleted."""
         self._refused += 1
         if self._refused % len(self._versions):
             return ()
@@ -250,12 +250,12 @@ class Informer:
         return self._differences({}, self.revision)
 
     def _fail(self, answer: HttpAnswer) -> None:
-        """Ask again later; from the beginning where what was known is known no more."""
+        """Schedule a retry; list again if the revision is no longer valid."""
         if answer.code == _GONE and self._token:
-            self._is_paged = False  # a server that cannot hold a list for as long as it takes has to tell it at once
+            self._is_paged = False  # a server that expires the continue token must send the list at once
         if answer.code in {_GONE, 404} or self._token or is_ahead(answer):
             self.relist()
-        if answer.code == _GONE:  # once is usual; again and again it is a server that nobody is to keep busy
+        if answer.code == _GONE:  # one expiry is normal; repeated ones must not load the server
             self._wait = backoff(self._expired, self._seed, self.info.constant)
             self._expired += 1
             return
@@ -269,7 +269,7 @@ class Informer:
 
 
 def _told_in(status: Any) -> HttpAnswer:
-    """The answer that an ERROR of a watch stands for."""
+    """Return the response that an ERROR event of a watch stands for."""
     known = status if isinstance(status, dict) else {}
     code = known.get("code")
     return HttpAnswer(code if isinstance(code, int) else 500, trouble=str(known.get("message") or ""))

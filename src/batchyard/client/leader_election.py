@@ -1,9 +1,10 @@
-"""Who of several works: whoever holds a Lease and renews it. Source: client-go, tools/leaderelection.
+"""Leader election with a Lease. Source: client-go, tools/leaderelection.
 
-A candidate that sees the record change knows that its holder lives; when it has not changed for as long as the record
-says, it may be taken. Only the candidate's own clock counts for that. Who holds the Lease may work until a deadline
-after it last began to renew it with success, which comes before anybody may take it. Nothing here sends anything:
-`begin` says what to ask, `answered` takes in the answer and says what to ask then.
+A candidate that sees the record change knows that the holder is alive. If the record has not changed for its lease
+duration, the candidate may take it. Only the candidate's own clock counts for that. The holder may write until its
+renew deadline, counted from the start of its last successful renewal. The deadline ends before another candidate may
+take the Lease. `Election` sends nothing itself: `begin` returns the first request, and `answered` processes a response
+and returns the next request.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ _OK: Final = (200, 201)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Which Lease, who we are, and how long things last."""
+    """The Lease, our identity, and the durations."""
 
     identity: str
     namespace: str
@@ -37,13 +38,13 @@ class Terms:
 
 
 def lease_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
-    """The Lease that an answer holds; None where it holds none, whoever says 200 to that."""
+    """Return the Lease in a response, or None. A proxy may also answer 200, so the body is checked."""
     found = decoded(answer.body) if answer.code in _OK else {}
     return found if found.get("kind") == "Lease" and is_object(found) else None
 
 
 class _Step(Enum):
-    """What was asked last: to see the Lease, to renew it as it was, or to take it as it was seen to be."""
+    """The last request: read the Lease, renew it from its known state, or take it from the state just read."""
 
     LOOK = auto()
     RENEW = auto()
@@ -51,7 +52,7 @@ class _Step(Enum):
 
 
 class Election:
-    """See the module."""
+    """The state machine of a candidate: the Lease as last seen, and whether the candidate leads."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -60,7 +61,7 @@ class Election:
         #: The Lease as last seen, and when it was seen to change.
         self._seen: Mapping[str, Any] = {}
         self._seen_at: Instant = 0
-        #: When the last renewal was begun that was done.
+        #: When the last successful renewal was started.
         self._renewed_at: Instant = 0
         self._began_at: Instant = 0
         self._step = _Step.LOOK
@@ -68,28 +69,28 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease, as last seen; '' if nobody does."""
+        """The holder of the Lease as last seen; '' if there is none."""
         holder: str = (self._seen.get("spec") or {}).get("holderIdentity") or ""
         return holder
 
     @property
     def deadline(self) -> Instant:
-        """Until when whoever leads may write without having renewed the Lease."""
+        """The time until which a leader may write without another renewal."""
         return self._renewed_at + self.terms.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
-        """Whether nobody else can hold the Lease yet."""
+        """Whether we lead, and no other candidate can hold the Lease yet."""
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
-        """Try to take or to renew the Lease. Who holds it and knows how it stands writes without looking."""
+        """Try to take or renew the Lease. A leader that knows the state of the Lease does not read it first."""
         self._began_at = now
         if self.leads and self._seen:
             return self._write(now, _Step.RENEW)
         return self._look()
 
     def answered(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """Take in an answer; what to ask then, None if this try is over."""
+        """Process a response; return the next request, or None if this attempt is over."""
         if self._step is not _Step.LOOK:
             return self._was_written(answer, now)
         if answer.code == 404:
@@ -105,18 +106,18 @@ class Election:
         return self._write(now, _Step.TAKE)
 
     def release(self, now: Instant) -> HttpRequest:
-        """Give the Lease up, so that the next need not wait until it is over."""
+        """Release the Lease, so that the next candidate need not wait for its expiry."""
         spec = {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
         self.leads = False
         return self._request("PUT", f"/{self.terms.name}", {**self._seen, "spec": spec})
 
     def look(self) -> HttpRequest:
-        """See how the Lease stands."""
+        """Read the Lease."""
         return self._look()
 
     def release_as_seen(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """Give it up upon how an answer says that it stands; None if it is ours no more."""
+        """Release the Lease in the state that a response shows; None if we no longer hold it."""
         lease = lease_in(answer)
         if lease is None:
             return None
@@ -128,13 +129,13 @@ class Election:
         return self._request("GET", f"/{self.terms.name}")
 
     def _write(self, now: Instant, step: _Step) -> HttpRequest:
-        """Write our name into the Lease, upon what was seen of it."""
+        """Write our identity into the Lease, based on its last known state."""
         self._step = step
         old = self._seen.get("spec") or {}
         is_ours = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
-            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # nobody may take it before our deadline
+            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after our deadline
             "acquireTime": old.get("acquireTime") if is_ours else format_micro_time(now),
             "renewTime": format_micro_time(now),
             "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._seen) and not is_ours),
@@ -145,7 +146,7 @@ class Election:
         return self._request("PUT", f"/{self.terms.name}", lease) if self._seen else self._request("POST", "", lease)
 
     def _was_written(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
-        """The Lease is ours, or it is not known whether it is: who renewed it looks at once how it stands."""
+        """Process the response to a write; after a failed renewal, read the Lease at once."""
         lease = lease_in(answer)
         if lease is not None:
             self._see(lease, now)
@@ -172,18 +173,18 @@ class Election:
 
 # --- leadership ---
 #
-# A candidate at work: it tries for the Lease and renews it, and says when it has it and when no more.
+# Drives a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
 
 
-#: A candidate waits up to so many hundredths of the retry period longer, so that not all try at once.
+#: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
-#: It is not there; somebody else was faster.
+#: The Lease does not exist, or another candidate was faster.
 _ABSENT = (404, 409)
 _CONFLICT = 409
 
 
 class Leadership:
-    """See the module. It ends when it is lost: what leads then must not go on with what it knows."""
+    """A candidate at work. It ends when leadership is lost: the process must not continue with its state."""
 
     def __init__(self, election: Election, timers: Kernel, transport: Transport) -> None:
         self._election = election
@@ -192,18 +193,18 @@ class Leadership:
         self._has_led = False
         self._tries = 0
         self._is_over = False
-        #: Told what keeps it from knowing who leads, once for each reason.
+        #: Called with an error that hides the state of the Lease, once for each different error.
         self.on_trouble: Callable[[str], None] = _nobody_told
         self._trouble = ""
         self.on_leading: Callable[[], None] = _nobody
         self.on_lost: Callable[[], None] = _nobody
 
     def start(self) -> None:
-        """Begin to try."""
+        """Start trying."""
         self._try()
 
     def may_write(self) -> bool:
-        """Whether nobody else can hold the Lease yet. Once that was not so it never is again."""
+        """Whether no other candidate can hold the Lease yet. Once leadership is lost, this stays False."""
         if self._is_over:
             return False
         if self._election.may_write(self._timers.now()):
@@ -213,7 +214,7 @@ class Leadership:
         return False
 
     def end(self, released: Callable[[], None]) -> None:
-        """Try no more; give the Lease up if it is ours."""
+        """Stop trying; release the Lease if we hold it."""
         if self._election.leads and not self._is_over:
             request = self._election.release(self._timers.now())
             self._transport.send(request, lambda answer: self._was_given_up(answer, released))
@@ -222,7 +223,7 @@ class Leadership:
         self._is_over = True
 
     def _was_given_up(self, answer: HttpAnswer, released: Callable[[], None]) -> None:
-        """Where a renewal that was under way came first, it is given up upon that: nobody has to wait for its end."""
+        """If a concurrent renewal came first, read the Lease and release it in that state: no candidate must wait."""
         if answer.code != _CONFLICT:
             released()
             return
@@ -275,7 +276,7 @@ class Leadership:
         return terms.retry_period * (100 + draw(0, terms.identity, str(self._tries)) % _JITTER) // 100
 
     def _watch_the_deadline(self) -> None:
-        """See when the time is over in which we may work without having renewed the Lease."""
+        """Check at the renew deadline whether leadership is lost."""
         if self.may_write():
             self._timers.call_at(self._election.deadline, self._watch_the_deadline)
 

@@ -1,15 +1,13 @@
-"""The client in process: reads and writes a store directly, and delivers what happened later, through the kernel.
+"""The in-process client: reads and writes a store directly, and delivers events and results later, on the event loop.
 
-A write takes effect in the store at once, so whoever reads next sees it. Its watch event and its result wait: the
-first of them asks the kernel for one piece of work, which delivers all that has gathered by then, first the events to
-every subscriber, in order of revision, then the results, in order of the writes. So events of one instant come in
-batches, and a writer hears of its write only after everybody heard of the change. Changes made to the store by others
-are delivered in the same way.
+A write takes effect in the store at once, so later reads see it. Its watch event and its result are queued. The first
+of them schedules a delivery of everything queued by then. The delivery sends the events to all subscribers in revision
+order, then the results in the order of the writes. So events of one instant arrive in batches, and a writer gets its
+result after all subscribers have seen the change. Changes to the store by others are delivered in the same way.
 
-What an object that goes leaves behind is collected (batchyard.client.garbage_collector) after its event was
-delivered. A new
-object is made ready as its kind demands (`prepare`), one that is to be changed (`checks`) or deleted (`guards`) is
-looked at: there the defaults and the admission of the API server have their place.
+Dependents of a deleted object are garbage-collected (batchyard.client.garbage_collector) after its event was delivered.
+The defaults and the admission of the API server are hooks: `prepare` completes a new object of a kind, `checks`
+validate updates, and `guards` validate deletions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,34 +35,34 @@ from batchyard.interfaces.controller import Kernel
 
 # --- dry run ---
 #
-# Writes that are not kept: all that a write must pass is asked of it, and what would come of it is answered.
+# Writes that are validated like any other but not stored; the result is returned.
 
 
 class Readable(Protocol):
-    """What is there."""
+    """Read access to stored objects."""
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
 
 class DryRun:
-    """Records that take any write and keep none."""
+    """Records that accept writes and store none."""
 
     def __init__(self, records: Readable) -> None:
         self._records = records
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._records.get(key)
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """The object, had it been stored; Conflict if it must not exist yet and does."""
+        """Return the object as if stored; Conflict if it must not exist yet and does."""
         if expect == 0 and self._records.get(key) is not None:
-            raise Conflict(f'{key.kind} "{key}" is there already')
+            raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """The object, had it been removed."""
+        """Return the object as if deleted; NotFound if it does not exist."""
         found = self._records.get(key)
         if found is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -72,35 +70,35 @@ class DryRun:
 
 
 Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
-"""Makes a new object of a kind ready to be stored, its uid and name given; raises an ApiError where it is refused."""
+"""Completes a new object of a kind for storage, with uid and name set; raises an ApiError to reject it."""
 Guard: TypeAlias = Callable[[Obj], None]
-"""Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
+"""Validates the deletion of an object of a kind; raises an ApiError to reject it."""
 Claim: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
-"""Makes a write that was submitted one of somebody who cares for fields, given what is stored."""
+"""Assigns a submitted write to a field manager, given the stored object."""
 Check: TypeAlias = Callable[[Obj, Obj, Reader], None]
-"""Looks at an object of a kind as it is to be and as it was; raises an ApiError where that change is refused."""
+"""Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
 
 
 class Admission(NamedTuple):
-    """What the API asks and makes of objects before it stores them, by kind."""
+    """The admission hooks that the API runs before it stores or deletes objects, by kind."""
 
     prepare: Mapping[str, Prepare] = {}
     guards: Mapping[str, Guard] = {}
     checks: Mapping[str, Check] = {}
 
 
-#: For which a client makes ready what is of no kind that is named.
+#: The key of the `prepare` hook for kinds without one of their own.
 ANY_OTHER: Final = ""
 _FOREGROUND: Final = Propagation.FOREGROUND
 _ORPHAN: Final = Propagation.ORPHAN
-_NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
+_NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
 class Writable(Protocol):
-    """What a write is done to."""
+    """The storage that a write is applied to."""
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
         """Store an object."""
@@ -110,17 +108,17 @@ class Writable(Protocol):
 
 
 class Records(Writable, Protocol):
-    """What the client needs of a store."""
+    """The interface of a store that the client needs."""
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
 
     def listen(self, listener: Callable[[WatchEvent], None]) -> None:
-        """Tell of every later change at once."""
+        """Call the listener with every later change at once."""
 
 
 class LocalClient:
@@ -159,7 +157,7 @@ class LocalClient:
         self._admission = admission or Admission()
         self._claimed = claimed
         self._collector = Collector(store.get, lambda write: self._apply(write, store))
-        self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
+        self._minted: dict[Key, int] = {}  # how many uids each key was given at `_minted_at`
         self._minted_at: Instant = kernel.now()
         store.listen(self._observe)
 
@@ -169,34 +167,34 @@ class LocalClient:
         return self._store.revision
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._store.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
         return self._store.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        """Return the dependents of an owner by its uid, in a namespace or cluster-scoped (''), sorted by key."""
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
     def judge_owners(self, scopes: Scopes) -> None:
-        """Collect also what names an owner that is not there, of a kind that is served."""
+        """Also collect objects whose owner does not exist although its kind is served."""
         self._collector.scopes = scopes
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of all that is in the store from before, told as additions."""
+        """Load all objects that are already in the store, given as additions."""
         self._collector.recall(events)
         if not self._delivering_soon:
             self._deliver_soon()
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+        """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Tell a listener no more."""
+        """Stop calling the listener."""
         self._listeners.remove(listener)
 
     def settled(self) -> bool:
@@ -204,7 +202,7 @@ class LocalClient:
         return not (self._events or self._results)
 
     def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
+        """Apply writes in order until one is rejected; `done` later gets the result of the last one tried."""
         claimed = self._claimed
         for write in writes:
             result = self.attempt(write if claimed is None else claimed(write, self.get))
@@ -213,21 +211,21 @@ class LocalClient:
         self.answer(done, result)
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Do one write now; in a dry run all but keep it."""
+        """Apply one write now; a dry run does everything but store it."""
         try:
             return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
-            # With the frames that it came through it would hold whoever keeps the result, and he it: a cycle.
+            # The traceback's frames would hold the holder of the result, which holds the error: a reference cycle.
             return WriteResult(None, error.with_traceback(None), write)
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Tell a writer what became of its writes, with the next delivery."""
+        """Deliver the result of writes to their writer with the next delivery."""
         self._results.append((done, result))
         if not self._delivering_soon:
             self._deliver_soon()
 
     def _apply(self, write: Write, records: Writable) -> Obj:
-        """Do a write and return the object as stored; for Delete, its last state."""
+        """Apply a write and return the object as stored; for Delete, its last state."""
         if isinstance(write, Create):
             return self._create(write.obj, records)
         if isinstance(write, Delete):
@@ -247,7 +245,7 @@ class LocalClient:
         return stored if new is stored else records.put(key, new)
 
     def _create(self, obj: Obj, records: Writable) -> Obj:
-        """Store a new object, under a name made for it if it asks for one."""
+        """Store a new object, with a generated name if it asks for one."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._mint(key)
@@ -262,13 +260,13 @@ class LocalClient:
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
-        """Store a new object, made ready as its kind demands."""
+        """Store a new object after the `prepare` hook of its kind."""
         new = object_updates.created(obj, uid, self._kernel.now())
         prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
     def _delete(self, write: Delete, records: Writable) -> Obj:
-        """Remove an object; or mark it as deleted, if it has finalizers, time to stop, or dependents to go first."""
+        """Remove an object, or mark it as deleted if it has finalizers, a grace period, or dependents to wait for."""
         key = write.key
         stored = self._found(key)
         guard = self._admission.guards.get(key.kind)
@@ -288,16 +286,16 @@ class LocalClient:
         return stored if marked is stored else records.put(key, marked)
 
     def _found(self, key: Key) -> Obj:
-        """The stored object; NotFound if there is none."""
+        """Return the stored object; NotFound if it does not exist."""
         stored = self._store.get(key)
         if stored is None:
             raise NotFound(f'{key.kind} "{key}" not found')
         return stored
 
     def _mint(self, key: Key) -> str:
-        """A uid fixed by the seed, the key, the instant, and how often the key was made within it.
+        """Return a uid derived from the seed, the key, the instant, and how often the key was created in it.
 
-        It does not depend on what else happens, so that a world with one more object differs in that object only.
+        It does not depend on other objects, so a simulation with one more object differs in that object only.
         """
         now = self._kernel.now()
         if now != self._minted_at:
@@ -308,19 +306,19 @@ class LocalClient:
         return uid_for(self._seed, *key, str(now), str(count))
 
     def _observe(self, event: WatchEvent) -> None:
-        """Take note of a change as it happens."""
+        """Queue a change as it happens."""
         self._events.append(event)
         self._collector.observe(event)
         if not self._delivering_soon:
             self._deliver_soon()
 
     def _deliver_soon(self) -> None:
-        """Ask the kernel for the delivery."""
+        """Schedule the delivery on the event loop."""
         self._delivering_soon = True
         self._kernel.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Deliver all that has gathered: the events, then the results."""
+        """Deliver everything queued: the events, then the results."""
         events, self._events = self._events, []
         results, self._results = self._results, []
         self._delivering_soon = False

@@ -1,9 +1,9 @@
-"""What a write makes of an object: pure functions from the stored object and the sent one to the next.
+"""The result of a write: pure functions from the stored object and the sent one to the next one.
 
 They follow the API server's rules for every kind. The server owns uid, creationTimestamp, generation, resourceVersion
-and the two deletion fields: what a writer sends for them is a precondition (uid, resourceVersion) or ignored. A status
-is written by UpdateStatus and by nothing else. `generation` counts changes of what is wanted, which is all but
-metadata and status. A function that finds nothing to change returns the stored object itself.
+and the two deletion fields. In a write these are preconditions (uid, resourceVersion) or ignored. Only UpdateStatus
+writes the status. `generation` counts changes of the desired state, which is everything except metadata and status. A
+function that changes nothing returns the stored object itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _SERVERS_OWN: Final = (
     "deletionGracePeriodSeconds",
     "managedFields",
 )
-#: Kinds that nobody counts the changes of.
+#: Kinds without a generation.
 _UNCOUNTED: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
@@ -34,13 +34,13 @@ _UNCOUNTED: Final = frozenset(
         *(scheme.PERSISTENT_VOLUME, scheme.PERSISTENT_VOLUME_CLAIM),
     }
 )
-_SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words
+_SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # from apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
 _GENERATED_LENGTH_MAX: Final = 63
 
 
 def created(obj: Obj, uid: str, now: Instant) -> Obj:
-    """A new object: its uid and creation time are kept where given."""
+    """Return a new object; a given uid and creation time are kept."""
     given = obj["metadata"]
     metadata = {
         **given,
@@ -56,7 +56,7 @@ def created(obj: Obj, uid: str, now: Instant) -> Obj:
 
 
 def generated_name(prefix: str, uid: str) -> str:
-    """The name for a `generateName`: the prefix and five letters fixed by the uid."""
+    """Return the name for a `generateName`: the prefix and five characters derived from the uid."""
     number = int(uid.replace("-", "")[:12], 16)
     letters = []
     for _ in range(_SUFFIX_LENGTH):
@@ -66,14 +66,14 @@ def generated_name(prefix: str, uid: str) -> str:
 
 
 def check_named(obj: Obj) -> None:
-    """Raise InvalidObject unless the object has a name or asks for one."""
+    """Raise InvalidObject unless the object has a name or a generateName."""
     metadata = obj["metadata"]
     if not metadata.get("name") and not metadata.get("generateName"):
         raise InvalidObject([FieldError("metadata.name", "Required value: name or generateName is required")])
 
 
 def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
-    """Raise Conflict if the sent object names another uid or resourceVersion than the stored one has."""
+    """Raise Conflict if the sent object names another uid or resourceVersion than the stored one."""
     found, wanted = stored["metadata"], sent["metadata"]
     if found is wanted:
         return
@@ -85,13 +85,11 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
         )
     uid = wanted.get("uid")
     if uid and uid != found["uid"]:
-        raise Conflict(
-            f'{key.kind} "{key}": the object has been deleted and made again (uid {uid}, now {found["uid"]})'
-        )
+        raise Conflict(f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {found["uid"]})')
 
 
 def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
-    """The object after an Update: everything as sent, but the status where it has a part, and what the server owns."""
+    """Return the object after an Update: as sent, except a status subresource and server-owned fields."""
     metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
     if _desired(stored) != _desired(sent) or (is_whole and stored.get("status") != sent.get("status")):
         metadata = {**metadata, **_counted(stored["metadata"])}
@@ -108,7 +106,7 @@ def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None,
 
 
 def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
-    """The object after an UpdateStatus: the status as sent, all else as stored."""
+    """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
     status, metadata = sent.get("status"), _managed(stored["metadata"], managed_fields)
     if metadata is not stored["metadata"]:
         stored = {**stored, "metadata": metadata}
@@ -120,7 +118,7 @@ def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None 
 
 
 def deletion_grace(stored: Obj, wanted: int | None) -> int:
-    """Seconds an object has to stop: none but for a pod that is bound to a node and has not ended.
+    """Return the deletion grace period in seconds: 0 except for a running pod that is bound to a node.
 
     Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
     """
@@ -133,9 +131,9 @@ def deletion_grace(stored: Obj, wanted: int | None) -> int:
 
 
 def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
-    """The object after a Delete that holds it up: marked, with these finalizers besides its own.
+    """Return the object after a Delete that does not remove it yet: marked, with these additional finalizers.
 
-    One that is marked already changes only if it gets less time.
+    An object that is already marked changes only if its grace period gets shorter.
     """
     metadata = stored["metadata"]
     added = [name for name in finalizers if name not in metadata.get("finalizers", ())]
@@ -155,12 +153,12 @@ def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Seq
 
 
 def _counted(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The generation after a change of what is wanted, where it is counted."""
+    """Return the generation after a change of the desired state, for kinds that have one."""
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
 def is_released(obj: Obj) -> bool:
-    """Whether an object marked as deleted has no finalizer left and no time to wait for, so that it goes."""
+    """Report whether a deleted object has no finalizers and no grace period left, so that it is removed."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -168,7 +166,7 @@ def is_released(obj: Obj) -> bool:
 
 
 def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata as sent but for what the server owns; the stored mapping itself if they say the same."""
+    """Return the metadata as sent, with server-owned fields as stored; the stored mapping itself if they are equal."""
     if sent is stored:
         return stored
     metadata = dict(sent)
@@ -181,12 +179,12 @@ def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Map
 
 
 def _managed(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """The metadata that says who cares for which field; the mapping itself where that is as it was."""
+    """Return the metadata with these managedFields; the mapping itself if they are unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}
 
 
 def _desired(obj: Obj) -> dict[str, Any]:
-    """All of an object but its metadata and status: what somebody wants."""
+    """Return everything of an object except its metadata and status: the desired state."""
     return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}

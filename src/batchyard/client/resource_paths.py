@@ -1,4 +1,4 @@
-"""Where the objects of a kind are found on an API server, and how they are read from there."""
+"""URL paths of kinds and objects on an API server, and decoding of received objects."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,27 +18,27 @@ _SPECIFIED: Final = frozenset(
 
 
 def path_of_kind(info: ServedKind, version: str) -> str:
-    """The path of all objects of a kind."""
+    """Return the path of all objects of a kind."""
     return f"{root_of(info.group, version)}/{info.plural}"
 
 
 def root_of(group: str, version: str) -> str:
-    """The path of a group's version."""
+    """Return the path of a group's version."""
     return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
 def path_of(info: ServedKind, version: str, namespace: str, name: str = "", part: str = "") -> str:
-    """The path of an object, or of a part of it; without a name of all that are in its namespace."""
+    """Return the path of an object, or of a subresource; without a name the path of all objects in the namespace."""
     within = f"/namespaces/{quote(namespace)}" if info.namespaced else ""
     path = f"{root_of(info.group, version)}{within}/{info.plural}"
     return "/".join([path, *[quote(each) for each in (name, part) if each]])
 
 
 def received(info: ServedKind, version: str, sent: Mapping[str, Any]) -> Obj:
-    """An object as the server told it, in its storage version. Those of lists may lack their kind.
+    """Convert a received object to its storage version. Items of lists may lack apiVersion and kind.
 
-    A JobSet has its defaults then, and what has a spec has one: on a server that is another's nobody else may have
-    given it any, and the kinds of Kueue let whoever writes leave it out.
+    A JobSet gets its defaults, and Kueue's kinds get a `spec`: a foreign server may not have set them, and Kueue allows
+    writers to omit the spec.
     """
     obj: Obj = sent
     if "kind" not in sent or "apiVersion" not in sent:
@@ -50,12 +50,12 @@ def received(info: ServedKind, version: str, sent: Mapping[str, Any]) -> Obj:
 
 
 def key_in(info: ServedKind, obj: Obj) -> Key:
-    """The key of an object of a kind."""
+    """Return the key of an object of a kind."""
     metadata = obj["metadata"]
     return Key(info.constant, metadata.get("namespace") or "", metadata["name"])
 
 
 def revision_of(obj: Mapping[str, Any]) -> int:
-    """The revision of an object or a list; 0 where the server's are no numbers."""
+    """Return the revision of an object or a list; 0 if it is not a number."""
     text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
     return int(text) if text.isdecimal() else 0

@@ -1,9 +1,9 @@
-"""The client of an API server elsewhere: a cache that watches fill, and writes as requests.
+"""The client of a remote API server: a cache filled by watches, and writes as HTTP requests.
 
-What a watch tells is in the cache when listeners are told of it, and both happen in one piece of the kernel's work. A
-write is answered by its server first and by its watch later, in any order; whoever submitted it is told when both have
-come, so that he sees what he wrote. Kinds that are not watched, such as Events, are written all the same; of those the
-client remembers what it wrote itself, as many as are worth it.
+A watch event is in the cache before listeners get it, in the same step of the event loop. A write has two
+confirmations, in any order: the server's response and its watch event. `done` is called when both have arrived, so that
+the writer sees its own write in the cache. Kinds that are not watched, such as Events, are written too. For those the
+client keeps its own last writes, up to a limit.
 """
 
 from collections import OrderedDict
@@ -28,9 +28,9 @@ REMEMBERED_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What a client needs: who does its work, who wakes it in real time, who carries its requests, and whether it may.
+    """The dependencies of a client: event loop, real-time timers, transport, rate limit, and the gate for writes.
 
-    The two kernels are one where the platform's time is the clock's.
+    Both event loops are the same if the platform runs in real time.
     """
 
     kernel: Kernel
@@ -42,20 +42,20 @@ class Wiring:
 
 
 class _Awaited(NamedTuple):
-    """What has to be seen of a write: a revision of its kind, or that an object of that uid is gone.
+    """The event that confirms a write: a revision of its kind, or the deletion of an object with that uid.
 
-    A list that was begun after the answer shows it too, even where the server has been set back since.
+    A list that was started after the response also confirms it, even if the server was restored from a backup since.
     """
 
     key: Key
     revision: int
     gone: str
-    #: How many lists of its kind were begun before.
+    #: The number of lists of its kind that were started before.
     lists: int
 
 
 class _Expected:
-    """A submission that has all its answers, and how much of it has not been seen."""
+    """A submission with all responses, and the number of events that it still waits for."""
 
     __slots__ = ("done", "left", "result", "submission")
 
@@ -67,7 +67,7 @@ class _Expected:
 
 
 class RestClient:
-    """See the module."""
+    """The client: an informer for each watched kind, their cache, and a queue of writes."""
 
     def __init__(self, wiring: Wiring, kinds: Sequence[str]) -> None:
         self._wiring = wiring
@@ -75,50 +75,50 @@ class RestClient:
         self.informers = {kind: Informer(kind_info(kind), self._cache, wiring.seed) for kind in kinds}
         self.outbox = Outbox(wiring.timers, wiring.transport, wiring.limit, self._version_of, wiring.gate)
         self._listeners: list[Listener] = []
-        #: By kind, what has to be seen before somebody is told the result of his writes.
+        #: By kind, the events that must arrive before a writer gets its result.
         self._awaited: dict[str, list[tuple[_Awaited, _Expected]]] = {}
-        #: What was written of kinds that are not watched.
+        #: The last writes of kinds that are not watched.
         self._written: OrderedDict[Key, Obj] = OrderedDict()
-        #: Called when a list or a watch has told something, or has failed.
+        #: Called when a list or a watch has received something or failed.
         self.on_news: Callable[[Informer], None] = _nobody
 
     def start(self) -> None:
-        """Begin to list and watch."""
+        """Start to list and watch."""
         for informer in self.informers.values():
             self._go_on(informer)
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is there has been told."""
+        """Whether all initial lists are complete."""
         return all(informer.is_synced for informer in self.informers.values())
 
     def everything(self) -> Sequence[WatchEvent]:
-        """All objects, as if each were added now."""
+        """Return all objects as ADDED events."""
         found = [obj for kind in self.informers for obj in self._cache.list(kind)]
         return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in found]
 
     def get(self, key: Key) -> Obj | None:
-        """The object as last seen, or None."""
+        """Return the object as last seen, or None."""
         return self._cache.get(key) if key.kind in self.informers else self._written.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
         return self._cache.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        """Return the dependents of an owner by its uid, in a namespace or cluster-scoped (''), sorted by key."""
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+        """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
         self._listeners.append(listener)
 
     def settled(self) -> bool:
-        """Whether all that came has been delivered, which it is as it comes."""
+        """Return True: events are delivered as they arrive."""
         return True
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
+        """Send writes in order until one is rejected; `done` later gets the result of the last one tried."""
         last = writes[-1]
         known = self.get(last.key) if isinstance(last, Delete) else None
         bases = [self._base_of(write) for write in writes]
@@ -126,7 +126,7 @@ class RestClient:
         self.outbox.submit(submission)
 
     def _base_of(self, write: Write) -> Obj | None:
-        """The object that a write changes, unless the write names another revision than the cache holds."""
+        """Return the cached object that a write changes, unless the write names another revision."""
         if isinstance(write, Create | Delete):
             return None
         known = self.get(key_of(write.obj))
@@ -135,12 +135,12 @@ class RestClient:
         return known if is_base else None
 
     def _version_of(self, kind: str) -> str:
-        """The version in which a kind is written."""
+        """Return the version in which a kind is written."""
         informer = self.informers.get(kind)
         return kind_info(kind).storage_version if informer is None else informer.version
 
     def _go_on(self, informer: Informer) -> None:
-        """Ask what is to be asked next, when it is time."""
+        """Send the next request of an informer, after its wait."""
         following = informer.following()
         transport = self._wiring.transport
         if following.is_watch:
@@ -167,7 +167,7 @@ class RestClient:
         self._go_on(informer)
 
     def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
-        """Tell of changes, and then those who waited to see theirs."""
+        """Deliver changes to listeners, then results to the writers that waited for them."""
         if events:
             for listener in self._listeners:
                 listener(events)
@@ -183,7 +183,7 @@ class RestClient:
         self.on_news(informer)
 
     def _answered(self, done: Callable[[WriteResult], None], known: Obj | None, submission: Submission) -> None:
-        """All requests of a submission have answers: wait until their changes have been seen."""
+        """All requests of a submission have responses: wait for the events of its changes."""
         expected = _Expected(submission, done, _result_of(submission.answered[-1], known))
         for written in submission.answered:
             awaited = self._awaited_of(written)
@@ -193,7 +193,7 @@ class RestClient:
         self._seen(expected)
 
     def _awaited_of(self, written: Written) -> _Awaited | None:
-        """What is to be seen of a write; nothing where it was refused, or its kind is not watched."""
+        """Return the event that confirms a write; None if it was rejected, or its kind is not watched."""
         write, body = written.write, written.body
         key = write.key if isinstance(write, Delete) else key_of(body) if written.error is None else None
         if written.error is not None or key is None or key.kind not in self.informers:
@@ -219,14 +219,14 @@ class RestClient:
         return known is None or known["metadata"]["uid"] != awaited.gone
 
     def _seen(self, expected: _Expected) -> None:
-        """One thing less to wait for; when there is none left, tell the result."""
+        """Count one confirmation; deliver the result after the last."""
         expected.left -= 1
         if not expected.left:
             expected.done(expected.result)
             self.outbox.finish(expected.submission)
 
     def _remember(self, written: Written) -> None:
-        """Keep what was written of a kind that is not watched, for whoever writes it again."""
+        """Keep the last write of an object of a kind that is not watched, as the base of later writes."""
         write = written.write
         if isinstance(written.error, NotFound) and not isinstance(write, Create):
             self._written.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
@@ -237,7 +237,7 @@ class RestClient:
 
 
 def _result_of(written: Written, known: Obj | None) -> WriteResult:
-    """The object as stored; of one that is gone what was known of it."""
+    """Return the result of a write: the object as stored; for a deleted object, its last known state."""
     write, body = written.write, written.body
     if written.error is not None:
         return WriteResult(None, written.error, write)

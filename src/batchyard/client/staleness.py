@@ -1,9 +1,10 @@
-"""Whether watches have told of all that there is: the server is asked what it has, and that is held against the cache.
+"""Staleness check: lists the server's objects and compares them with the cache, to find out when watches have caught
+up.
 
-A watch may be late, each by a time of its own, and bookmarks tell so about once a minute only. A list is not late: a
-watch has caught up with it once it has come to its revision, or all that was listed is known, in that revision or a
-later one, and nothing besides. Source: Kubernetes API concepts, "Resource versions" (a list that names none is of what
-is there now).
+Each watch may be late by a different time, and bookmarks arrive only about once a minute. A list is not late. A watch
+has caught up with it once it has reached its revision. It has also caught up once the cache holds all listed objects,
+in the same or a later revision, and no others. Source: Kubernetes API concepts, "Resource versions" (a list without a
+resourceVersion returns the most recent state).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,33 +21,33 @@ from batchyard.client.writes import list_in
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Kernel
 
-#: How long after one question the next may follow.
+#: The minimum time between two checks.
 _PAUSE: Final = SECOND
 
 
 class CaughtUp:
-    """See the module. `told` is called when it is found out anew up to when all is known."""
+    """The state of the check. A callback runs when `known_to` advances."""
 
     def __init__(self, client: RestClient, transport: Transport, timers: Kernel, told: Callable[[], None]) -> None:
         self._client = client
         self._transport = transport
         self._timers = timers
         self._told = told
-        #: All that happened before has been told.
+        #: All changes before this time have been received.
         self.known_to: Instant = 0
         self._is_asking = False
         self._asked_at: Instant = 0
-        #: What the server has, by kind, of kinds whose watches have not caught up with it.
+        #: The listed objects of each kind whose watch has not caught up yet.
         self._open: dict[str, _Listed] = {}
 
     def ask(self) -> None:
-        """Find out, unless that is under way."""
+        """Start a check, unless one is running."""
         if not self._is_asking:
             self._is_asking = True
             self._timers.call_at(max(self._timers.now(), self._asked_at + _PAUSE), self._ask_all)
 
     def heard(self, informer: Informer) -> None:
-        """A list or a watch has told something."""
+        """Process a report of an informer: a list or a watch event has arrived."""
         listed = self._open.get(informer.info.constant)
         if listed is not None and listed.is_known(informer, self._client):
             del self._open[informer.info.constant]
@@ -64,7 +65,7 @@ class CaughtUp:
         self._transport.send(informer.look(token), partial(self._answered, informer))
 
     def _answered(self, informer: Informer, answer: HttpAnswer) -> None:
-        """A page of a list; where there is none it is begun again, unless the kind is not served at all."""
+        """Process a page of a list; if the request failed, restart the list, unless the kind is not served."""
         listed = self._open[informer.info.constant]
         page = list_in(answer)
         if page is not None and (token := listed.take_in(informer, page)):
@@ -78,24 +79,24 @@ class CaughtUp:
 
 
 class _Listed:
-    """What the server has of a kind."""
+    """The objects of one kind that the server listed."""
 
     def __init__(self) -> None:
         self.revisions: dict[Key, int] = {}
         self.revision = 0
         self.is_whole = False
-        #: What was found not to be known, if that was looked for.
+        #: The listed keys that the cache did not have at the last comparison, once compared.
         self._missing: list[Key] | None = None
 
     def take_in(self, informer: Informer, page: Mapping[str, Any]) -> str:
-        """A page; by which token the next is asked for, '' where it is the last."""
+        """Add a page; return the continue token of the next, '' after the last."""
         for item in page.get("items") or ():
             self.revisions[key_in(informer.info, item)] = revision_of(item)
         self.revision = revision_of(page)
         return (page.get("metadata") or {}).get("continue") or ""
 
     def is_known(self, informer: Informer, known: Reader) -> bool:
-        """Whether the watch has told of all of it."""
+        """Report whether the watch has received all listed objects."""
         if not self.is_whole:
             return False
         if not informer.is_served or (informer.revision or 0) >= self.revision:

@@ -1,4 +1,4 @@
-"""What lies between a client and an API server elsewhere: requests and answers as values, and who carries them."""
+"""Transport to a remote API server: requests and responses as values, rate limit, and backoff."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -8,39 +8,39 @@ from batchyard.base.seeded_draws import draw
 
 
 class HttpRequest(NamedTuple):
-    """One request; its path with its query."""
+    """An HTTP request; the path includes the query."""
 
     method: str
     path: str
     body: bytes = b""
-    #: How long its answer may take.
+    #: The timeout of the response.
     within: Duration = 30 * SECOND
-    #: The form its answer is to have.
+    #: The Accept header.
     accept: str = "application/json"
-    #: The form of its body.
+    #: The Content-Type header.
     content_type: str = "application/json"
 
 
 class HttpAnswer(NamedTuple):
-    """What became of a request. Without an answer its code is 0."""
+    """An HTTP response. The code is 0 if there is none."""
 
     code: int
     body: bytes = b""
-    #: What the server asks to wait before the next try.
+    #: The Retry-After header.
     retry_after: Duration | None = None
-    #: Why there is no answer, or why a watch broke off.
+    #: Why there is no response, or why a watch broke off.
     trouble: str = ""
-    #: Whether the server may have had the request.
+    #: Whether the server may have received the request.
     was_sent: bool = True
-    #: What time it was for the server, in whole seconds; 0 where it does not say.
+    #: The server's Date header, in whole seconds; 0 if absent.
     told_at: Instant = 0
 
 
 class Transport(Protocol):
-    """Carries requests to one server, as one user. It calls back through the kernel, never from within."""
+    """Sends requests to one server, as one user. It calls back from the event loop, never re-entrantly."""
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request; tell of its answer, once."""
+        """Send a request; call `answered` with its response, once."""
 
     def watch(
         self,
@@ -48,29 +48,29 @@ class Transport(Protocol):
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a request whose answer goes on; tell of its lines as they come, first of none, and of its end, once."""
+        """Send a watch request; call back with lines as they arrive, first with none, and once at its end."""
 
 
 # --- reading only ---
 #
-# A transport that carries no writes: whoever has it can change nothing, whatever he tries.
+# A transport that sends no writes, so that its user cannot change anything.
 
 
 _READS: Final = "GET"
 
 
 class WriteRefusedError(Exception):
-    """Somebody who is to read only has tried to write: a defect."""
+    """A write on a read-only transport: a defect in its user."""
 
 
 class ReadingOnly:
-    """See the module. Carries requests over another transport."""
+    """Sends read requests over another transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request that reads; WriteRefusedError for any other."""
+        """Send a read request; WriteRefusedError for any other."""
         if request.method != _READS or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.send(request, answered)
@@ -81,7 +81,7 @@ class ReadingOnly:
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a request whose answer goes on; WriteRefusedError if it is none that reads."""
+        """Send a watch request; WriteRefusedError for any other."""
         if request.method != _READS or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.watch(request, told, ended)
@@ -89,11 +89,11 @@ class ReadingOnly:
 
 # --- rate limit ---
 #
-# A client's own limit of requests a second. Source: golang.org/x/time/rate, as client-go uses it.
+# Client-side rate limit. Source: golang.org/x/time/rate, as client-go uses it.
 
 
 class RateLimit:
-    """So many requests at once, and so many a second in the long run; who comes too early waits in line."""
+    """A token bucket of `burst` requests, refilled with `qps` a second; requests beyond it are delayed."""
 
     def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps
@@ -102,7 +102,7 @@ class RateLimit:
         self._as_of: Instant | None = None
 
     def wait(self, now: Instant) -> Duration:
-        """Take one request from what is allowed; how long to wait before it is sent."""
+        """Take one token; return the delay of the request."""
         passed = 0 if self._as_of is None else now - self._as_of
         self._as_of = now
         self._left = min(self._burst, self._left + passed / SECOND * self._qps) - 1
@@ -111,7 +111,7 @@ class RateLimit:
 
 # --- backoff ---
 #
-# How long to wait before another try: longer with each that failed, up to a bound, and not as long as others.
+# Exponential backoff with jitter and an upper bound.
 
 
 FIRST: Final = 200 * MILLISECOND
@@ -119,7 +119,7 @@ LONGEST: Final = 30 * SECOND
 
 
 def backoff(failures: int, seed: int, *names: str) -> Duration:
-    """The wait after so many failures in a row: half of it certain, half of it by chance."""
+    """Return the delay after so many failures in a row: one half fixed, one half pseudo-random."""
     if not failures:
         return 0
     whole = min(FIRST << min(failures - 1, 32), LONGEST)

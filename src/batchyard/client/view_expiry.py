@@ -1,7 +1,7 @@
-"""Drops the remembered views of deleted objects, so that a process that runs on keeps none of them.
+"""Drops the cached views of deleted objects, to bound memory in a long-running process.
 
-Subscribers that come later in the same batch, and watches that wait for the disk, read a deleted object once more. So
-its view stays until enough others have been deleted.
+Later subscribers of the same batch, and watches that wait for the disk, read a deleted object once more. So its view
+stays until enough other objects were deleted.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from batchyard.api.views.pods import forget_pod_view
 from batchyard.api.views.workload import forget_workload_view
 from batchyard.interfaces.client import EventType, WatchEvent
 
-#: The views of so many deleted objects stay.
+#: The number of deleted objects whose views stay.
 KEPT_MAX: Final = 256
 _FORGET: Final[Mapping[str, Callable[[str], None]]] = {
     scheme.NODE: forget_node_view,
@@ -24,13 +24,13 @@ _FORGET: Final[Mapping[str, Callable[[str], None]]] = {
 
 
 class ViewExpiry:
-    """The objects deleted last whose views are still remembered."""
+    """The recently deleted objects whose views are still cached."""
 
     def __init__(self) -> None:
         self._deleted: deque[tuple[str, str]] = deque()
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of deletions, and drop the views of the oldest."""
+        """Record deletions, and drop the views of the oldest."""
         for event in events:
             if event.type is EventType.DELETED and event.key.kind in _FORGET:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))

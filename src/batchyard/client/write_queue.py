@@ -1,9 +1,9 @@
-"""Writes on their way to a server: in order for each object, at a bounded rate, tried again where that helps.
+"""Write queue: sends writes to a server in order for each object, with a rate limit and retries.
 
-What is submitted together is sent one after the other until one is refused. What touches an object that an earlier
-submission touches waits for that one. A write that was not answered is sent again within a bound, if that does no harm;
-where the first try may have been done after all, and the server says so, it counts as done. Nothing is sent while the
-gate is closed, and nobody is told of it: whoever closed it has no more to say.
+The writes of one submission are sent one after the other until one is rejected. A submission that touches an object of
+an earlier submission waits for that one. A write without a response is retried a limited number of times if a
+repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. While the
+gate is closed, nothing is sent and no result is reported, because this process has lost leadership.
 """
 
 from collections import Counter
@@ -38,16 +38,16 @@ _REFUSED_MAX: Final = 4096
 
 
 class Written(NamedTuple):
-    """What the server answered to a write."""
+    """A write and the server's response."""
 
     write: Write
-    #: The object that came with the answer, or a Status.
+    #: The object in the response, or a Status.
     body: Obj
     error: ApiError | None
 
 
 class Submission:
-    """Writes that were submitted together."""
+    """Writes that are sent in order, one after the other."""
 
     __slots__ = (
         *("answered", "bases", "done", "followers", "is_repeat", "keys", "request", "requests", "tries", "waits_for"),
@@ -58,17 +58,17 @@ class Submission:
         self, writes: Sequence[Write], done: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
     ) -> None:
         self.writes = writes
-        #: The object that each was made from, as far as it is known.
+        #: The object that each write was made from, if known.
         self.bases = bases or [None] * len(writes)
-        #: Of the present write: its requests, and the one that is under way.
+        #: The requests of the current write, and the outstanding one.
         self.requests: Requests | None = None
         self.request: HttpRequest | None = None
-        #: Called when no more of them will be sent.
+        #: Called when no more requests will be sent.
         self.done = done
-        #: Those that have an answer, in order.
+        #: The writes with a response, in order.
         self.answered: list[Written] = []
         self.tries = 0
-        #: Whether the present write may have been done already.
+        #: Whether the current write may have been done already.
         self.is_repeat = False
         self.keys = [_key(write) for write in writes if name_of(write)]
         self.waits_for = 0
@@ -76,7 +76,7 @@ class Submission:
 
 
 class Outbox:
-    """See the module."""
+    """The pending submissions by object, and the counts of responses and rejections."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Outbox:
         self._version_of = version_of
         self._gate = gate
         self._last: dict[Key, Submission] = {}
-        #: How many requests were answered so, by method and code.
+        #: The number of responses by method and code.
         self.answers: Counter[tuple[str, int]] = Counter()
-        #: Called with the refusals to report; those of an object end with a write that succeeds.
+        #: Called with each rejection to report; a successful write of the object resets its count.
         self.on_refused: Callable[[str], None] = _nobody_told
         self._refused: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
-        """Take writes, to be sent when their turn comes."""
+        """Queue writes; they are sent when earlier submissions of their objects are finished."""
         for key in dict.fromkeys(submission.keys):
             before = self._last.get(key)
             if before is not None:
@@ -110,7 +110,7 @@ class Outbox:
             self._send_when_allowed(submission)
 
     def finish(self, submission: Submission) -> None:
-        """Let those go on that wait for a submission, which has its result."""
+        """Release the submissions that wait for this one, which has its result."""
         for key in submission.keys:
             if self._last.get(key) is submission:
                 del self._last[key]
@@ -169,7 +169,7 @@ class Outbox:
         self._conclude(submission, self._written(write, body, error))
 
     def _note_refusal(self, write: Write, code: int, error: ApiError | None) -> None:
-        """Report a refusal: a missing right once for a kind, any other at the 1st, 2nd, 4th, 8th ... of an object."""
+        """Report a rejection: a forbidden write once a kind, any other at the 1st, 2nd, 4th, 8th ... of an object."""
         sort, of_object = (type(write), kind_of(write)), (type(write), _key(write))
         if error is None:
             if self._refused:
@@ -189,7 +189,7 @@ class Outbox:
             self.on_refused(f"{type(write).__name__}{about}: {error}{again}")
 
     def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Whether a refusal may only say that an earlier try was done; then that is looked into."""
+        """Handle an error that may only show that an earlier try succeeded; return whether it does."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._conclude(submission, Written(write, {}, None))
             return True
@@ -201,7 +201,7 @@ class Outbox:
         return True
 
     def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
-        """What is there in place of what was to be made: the same, or another's."""
+        """Compare the existing object with the one to create: the write is done if they match, else it conflicts."""
         found = self._written(write, looked_at(answer), None)
         sent = as_sent(write.obj, kind_info(kind_of(write)))
         wanted = {field: value for field, value in sent.items() if field != "status"}
@@ -214,7 +214,7 @@ class Outbox:
         return Written(write, received(kind_info(kind), self._version_of(kind), body), None)
 
     def _conclude(self, submission: Submission, written: Written) -> None:
-        """A write has its answer: go on with the next, or end."""
+        """Record the result of a write; continue with the next one, or finish the submission."""
         submission.answered.append(written)
         submission.requests = submission.request = None
         if written.error is None and len(submission.answered) < len(submission.writes):
@@ -225,7 +225,7 @@ class Outbox:
 
 
 def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
-    """The next request of a write after the answer to the last; None if there is no more."""
+    """Return the next request of a write, given the response to the last one; None if there is none."""
     try:
         return requests.send(stored)
     except StopIteration:

@@ -1,5 +1,6 @@
-"""Writes as requests to an API server, and what its answers say of them. Sources: the API's conventions; client-go,
-rest/request.go and rest/with_retry.go, for which answers another try may follow.
+"""Writes as requests to an API server, and errors from its responses.
+
+Sources: the API's conventions; client-go, rest/request.go and rest/with_retry.go, for the responses that allow a retry.
 """
 
 from collections.abc import Mapping
@@ -27,9 +28,9 @@ from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 _encode: Final = msgspec.json.Encoder().encode
-#: The server is too busy, or not there; it has not done what it was asked for.
+#: The server is overloaded or unavailable; it has not processed the request.
 _LATER: Final = frozenset({429, 503})
-#: Somebody between us and the server gave up.
+#: The connection failed, or a proxy timed out.
 _LOST: Final = frozenset({0, 502, 504})
 _UNKNOWN_USER: Final = 401
 _TIMEOUT: Final = 504
@@ -39,12 +40,12 @@ _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creati
 
 
 def kind_of(write: Write) -> str:
-    """The kind of what is written."""
+    """Return the kind of the written object."""
     return write.key.kind if isinstance(write, Delete) else group_kind(write.obj)
 
 
 def namespace_of(write: Write) -> str:
-    """The namespace of what is written."""
+    """Return the namespace of the written object."""
     if isinstance(write, Delete):
         return write.key.namespace
     namespace: str = write.obj["metadata"].get("namespace") or ""
@@ -52,7 +53,7 @@ def namespace_of(write: Write) -> str:
 
 
 def name_of(write: Write) -> str:
-    """The name of what is written; '' where the server is to make one."""
+    """Return the name of the written object; '' if the server generates it."""
     if isinstance(write, Delete):
         return write.key.name
     name: str = write.obj["metadata"].get("name") or ""
@@ -60,12 +61,12 @@ def name_of(write: Write) -> str:
 
 
 def as_sent(obj: Obj, info: ServedKind) -> dict[str, Any]:
-    """An object to be written, as the server is to keep it: its times in whole seconds, as every client has them."""
+    """Return an object as it is sent: with times in whole seconds, as every client writes them."""
     return in_whole_seconds(dict(obj), times_of(info, info.storage_version))
 
 
 def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """The request that does a write."""
+    """Return the request of a write."""
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
         return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_options(write)))
@@ -80,22 +81,21 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
 
 
 def look_at(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """The request that shows what is written: a list of one, which whoever watches a kind may ask for."""
+    """Return the request that reads the written object: a list of one, which needs only the right to list."""
     selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
     return HttpRequest("GET", f"{path_of(info, version, namespace_of(write))}?{selector}")
 
 
 def looked_at(answer: HttpAnswer) -> Mapping[str, Any]:
-    """What such a list shows; nothing where it shows none."""
+    """Return the object in such a list, or an empty mapping."""
     items = decoded(answer.body).get("items") or () if answer.code == 200 else ()
     return items[0] if items else {}
 
 
 def may_try_again(write: Write, answer: HttpAnswer) -> bool:
-    """Whether the same request may do what this one has not done, and does no harm if it has.
+    """Report whether a retry may succeed, and does no harm if the first try was processed.
 
-    A Create that is done twice is refused the second time, unless the server makes the name. An Update names the
-    revision it is based on.
+    A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
     if answer.code in _LATER:
         return True
@@ -105,14 +105,14 @@ def may_try_again(write: Write, answer: HttpAnswer) -> bool:
 
 
 def was_maybe_done(answer: HttpAnswer) -> bool:
-    """Whether the server may have done what it has not answered."""
+    """Report whether the server may have processed a request that it did not answer."""
     return answer.code in _LOST and answer.was_sent
 
 
 def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> ApiError | None:
-    """What the answer, which is decoded, refuses; None if it does not.
+    """Return the error in a response, given its decoded body; None if it succeeded.
 
-    That something was done is said by the API alone: whoever stands between us and the server says 200 too.
+    Only an API object counts as success: a proxy may answer 200 too.
     """
     if 200 <= answer.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
@@ -121,7 +121,7 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
         return NotFound(told)
     if answer.code == 409:
         return Conflict(told)
-    if answer.code == 403:  # rights are given and taken, and no watch tells of it
+    if answer.code == 403:  # rights change, and no watch reports it
         return NamespaceTerminating(told) if _says(status, "NamespaceTerminating") else RefusedForNow(told)
     if answer.code == 422:
         return InvalidObject(
@@ -132,19 +132,19 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
 
 
 def trouble_of(answer: HttpAnswer) -> str:
-    """What keeps a request from being done, in words; the same for all requests where it is not for this one alone."""
+    """Describe why a request failed; the text is the same for all requests unless the cause is specific to this one."""
     if answer.code == 200:
-        return f"an answer that is not the API's: {_text_of(answer.body) or 'it is empty'}"
+        return f"the response is not from the Kubernetes API: {_text_of(answer.body) or 'empty body'}"
     told = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
     if not answer.code:
         return f"no answer: {told}"
     if answer.code == _UNKNOWN_USER:
-        return f"{answer.code}: {told}: the server takes none of the credentials of the kubeconfig"
+        return f"{answer.code}: {told}: the server rejects the credentials of the kubeconfig"
     return f"{answer.code}: {told}"
 
 
 def is_ahead(answer: HttpAnswer) -> bool:
-    """Whether what was asked for lies beyond all that the server knows, which has less than when it told of that.
+    """Report whether the requested revision is newer than the server's: the server was restored from a backup.
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
@@ -152,7 +152,7 @@ def is_ahead(answer: HttpAnswer) -> bool:
 
 
 def decoded(body: bytes) -> Mapping[str, Any]:
-    """An object of JSON; nothing where it is none."""
+    """Return a JSON object, or an empty mapping if the body is not one."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -161,10 +161,9 @@ def decoded(body: bytes) -> Mapping[str, Any]:
 
 
 def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
-    """The list of objects that an answer holds; None where it is none.
+    """Return the list of objects in a response, or None.
 
-    Whoever stands between us and the server says 200 too, such as a page where people log in: nothing must be taken to
-    be gone because of that.
+    A proxy may answer 200 too, for example with a login page. That must not look like the deletion of all objects.
     """
     found = decoded(answer.body)
     is_list = answer.code == 200 and "items" in found and isinstance(found.get("metadata"), dict)
@@ -173,12 +172,12 @@ def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
 
 
 def is_object(found: Any) -> bool:
-    """Whether something that was decoded is an object of the API: it has a name."""
+    """Report whether a decoded value is an API object: it has a name."""
     return isinstance(found, dict) and isinstance(metadata := found.get("metadata"), dict) and "name" in metadata
 
 
 def holds(stored: Any, sent: Any) -> bool:
-    """Whether what is stored has all that was sent, but for what the server says itself."""
+    """Report whether a stored object contains all sent fields, except those that the server sets."""
     if isinstance(sent, Mapping):
         return isinstance(stored, Mapping) and all(
             holds(stored.get(field), value) for field, value in sent.items() if field not in _SERVERS_OWN
@@ -190,7 +189,7 @@ def holds(stored: Any, sent: Any) -> bool:
 
 
 def _text_of(body: bytes) -> str:
-    """The beginning of an answer that is no Status, in a line."""
+    """Return the beginning of a body that is no Status, on one line."""
     return " ".join(body[:_TOLD_MAX].decode("utf-8", "replace").split())
 
 

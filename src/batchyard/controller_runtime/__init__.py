@@ -1,1 +1,1 @@
-"""Functions from a view of the objects to intended writes, and the runner that executes them."""
+"""Runtime for controllers: event loop, work queues, runner, and Events."""

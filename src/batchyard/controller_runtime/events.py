@@ -1,11 +1,12 @@
-"""Kubernetes Events of what controllers record: written as objects, each told once and then counted.
+"""Event recorder: writes the records of controllers as Kubernetes Events, with deduplication and a spam filter.
 
-A record like one before (the same object, reason and message from the same component) raises that Event's count. Of
-records alike but for their messages the eleventh and all later within ten minutes become one Event that says so. Of
-one object a component tells at most a burst of 25, and one more every five minutes. What is remembered for that is
-bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go. What does
-the part of a component that writes Events of the newer sort has them made by `event_series.py`, within the same bound:
-client-go sets none there, and who waits for long and is told why again and again would fill the memory.
+A record equal to an earlier one (same object, reason and message from the same component) raises the count of that
+Event. From the eleventh on, records within ten minutes that differ only in their messages are combined into one Event.
+For one object, a component may record a burst of 25 Events, and one more every five minutes. The state for this is
+bounded and lost in a crash; then a new Event is created. Source: client-go, tools/record/events_cache.go.
+
+Components that write `events.k8s.io` Events use `EventSeries` below, with the same limits. client-go sets no limits
+there, and a Workload that is pending for long with changing reasons would fill the memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,17 +26,15 @@ from batchyard.interfaces.controller import EventRecord
 
 # --- event series ---
 #
-# Events as `events.k8s.io` has them, which Kueue, JobSet and kube-scheduler write: what was done, when, and by whom.
+# Events in the form of `events.k8s.io`, as Kueue, JobSet and kube-scheduler write them.
 #
-# A record like one before, but for its message, of the same revision of the object, within six minutes, makes that
-# Event
-# a series. It is counted at once, where client-go tells of the third and all later in the end alone. Sources:
-# client-go,
-# tools/events (event_recorder.go, event_broadcaster.go); what they are called: Kueue's, JobSet's and kube-scheduler's
-# calls of Eventf.
+# A record that differs from an earlier one only in its message, for the same revision of the object and within six
+# minutes, makes that Event a series. The series is updated at once. client-go instead writes the third and all later
+# occurrences only when the series ends. Sources: client-go, tools/events (event_recorder.go, event_broadcaster.go); the
+# actions: calls of Eventf in Kueue, JobSet and kube-scheduler.
 
 
-#: Who writes such Events; all others write those of the core group.
+#: The components that write such Events; all others write Events of the core group.
 COMPONENTS: Final = frozenset(
     {
         *("kueue-admission", "kueue-workload-controller", "ProvisioningController"),
@@ -46,7 +45,7 @@ COMPONENTS: Final = frozenset(
 FINISHED_AFTER: Final = 6 * MINUTE
 _NOTE_BYTES_MAX: Final = 1024
 _INSTANCE_MAX: Final = 128
-#: What is done, where it is not what the reason says; '' is any other reason.
+#: The action by component and reason, if it differs from the reason; '' stands for all other reasons.
 _ACTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("ProvisioningController", "ProvisioningRequestCreated"): "Created",
     ("default-scheduler", "FailedScheduling"): "Scheduling",
@@ -55,23 +54,23 @@ _ACTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("jobset", ""): "Reconciling",
 }
 
-#: What makes a series where it is told again: by whom, of which revision of what, its type, its reason.
+#: The key of a series: component, reference to the object with its revision, type, reason.
 _Told: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 
 @dataclass(slots=True)
 class _Series:
-    """The Event of what was told, when it was told last, and how often."""
+    """The Event of a series, the time of its last occurrence, and the number of occurrences."""
 
     event: Key
     last: Instant
     count: int = 1
-    #: Whether the Event is being made: what is told meanwhile is counted once it is there.
+    #: Whether the Event is being created: occurrences meanwhile are counted once it exists.
     is_under_way: bool = True
 
 
 class EventSeries:
-    """See the module. `host` is the machine that they are told from; `numbers` tell apart Events of one instant."""
+    """The recent series. `host` is the reporting machine; `numbers` distinguish Events of one instant."""
 
     def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
         self._client = client
@@ -80,7 +79,7 @@ class EventSeries:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
     def tell(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Count the Event of what was told before, or make one."""
+        """Count another occurrence of a recent Event, or create a new one."""
         about = reference_to(self._client, record.regarding)
         told = component, tuple(about.values()), record.type, record.reason
         known = self._told.recall(told)
@@ -98,7 +97,7 @@ class EventSeries:
             self._count(known, stored)
 
     def _made(self, series: _Series, result: WriteResult) -> None:
-        """The Event of a series was made, or refused: count what was told meanwhile."""
+        """Process the creation of the first Event: write the occurrences counted meanwhile."""
         series.is_under_way = False
         stored = self._client.get(series.event)
         counted = (stored or {}).get("series") or {}
@@ -106,7 +105,7 @@ class EventSeries:
             self._count(series, stored)
 
     def _count(self, series: _Series, stored: Obj) -> None:
-        """Write how often what an Event tells was told."""
+        """Write the number of occurrences into an Event."""
         told = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored, "metadata": metadata, "series": told})], let_it_be)
@@ -130,12 +129,12 @@ class EventSeries:
 
 
 def event_name(key: Key, now: Instant, number: int) -> str:
-    """The name of an Event about an object: the instant in nanoseconds, of which the clock leaves three digits open."""
+    """Return the name of an Event: object name and instant in nanoseconds, whose last three digits are a counter."""
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
 def reference_to(client: Client, key: Key) -> dict[str, str]:
-    """An object as Events refer to it."""
+    """Return the reference of an Event to an object."""
     info = scheme.kind_info(key.kind)
     found: Obj | None = client.get(key)
     reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
@@ -148,7 +147,7 @@ def reference_to(client: Client, key: Key) -> dict[str, str]:
 
 
 def let_it_be(_result: WriteResult) -> None:
-    """An Event that cannot be written is no loss: its namespace is going, or another has its name."""
+    """Ignore a failed write of an Event: its namespace is terminating, or its name is taken."""
 
 
 BURST: Final = 25
@@ -157,7 +156,7 @@ SIMILAR_MAX: Final = 10
 SIMILAR_WITHIN: Final = 10 * MINUTE
 _COMBINED: Final = "(combined from similar events): "
 
-#: What each controller is called where it does the part of a component that people know.
+#: The component that a controller reports as, if it implements a part of a well-known one.
 _COMPONENTS: Final = {
     "autoscaler": "cluster-autoscaler",
     "disruption-budgets": "controllermanager",
@@ -180,17 +179,17 @@ _COMPONENTS: Final = {
 
 
 def component_of(controller: str) -> str:
-    """What a controller is called where it does the part of a component that people know."""
+    """Return the component that a controller reports as."""
     return _COMPONENTS.get(controller, controller)
 
 
-#: What is counted where it is told again: by whom, of what, its type, its reason, its message.
+#: The key for deduplication: component, object, type, reason, message.
 _EventsTold: TypeAlias = tuple[str, Key, str, str, str]
 
 
 @dataclass(slots=True)
 class _Similar:
-    """The messages that were told alike but for them, and when the last was."""
+    """The distinct messages of records that are otherwise equal, and the time of the last one."""
 
     since: Instant
     messages: dict[str, None]
@@ -198,14 +197,14 @@ class _Similar:
 
 @dataclass(slots=True)
 class _Budget:
-    """How many more may be told of an object, and as of when."""
+    """The token bucket of an object: tokens left as of a time."""
 
     since: Instant
     left: float
 
 
 class EventRecorder:
-    """An EventSink that writes to a client; `host` is the machine that Events are told from."""
+    """An EventSink that writes to a client; `host` is the reporting machine."""
 
     def __init__(self, client: Client, host: str) -> None:
         self._client = client
@@ -216,7 +215,7 @@ class EventRecorder:
         self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Record an event, unless too much was told of its object already."""
+        """Record an event, unless the limit of its object is exceeded."""
         component = component_of(controller)
         if component in COMPONENTS:
             if self._may_tell(now, component, record.regarding):
@@ -230,7 +229,7 @@ class EventRecorder:
             self._tell(now, (component, regarding, type_, reason, told), message)
 
     def _tell(self, now: Instant, told: _EventsTold, message: str) -> None:
-        """Count the Event of what was told before, or make one."""
+        """Raise the count of an earlier Event, or create a new one."""
         known = self._told.recall(told)
         stored = self._client.get(known) if known is not None else None
         if stored is not None:
@@ -243,7 +242,7 @@ class EventRecorder:
         self._client.submit([Create(event)], let_it_be)
 
     def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Whether so many were told that differ from it only in their messages that they are told as one."""
+        """Report whether so many records differ only in their messages that they are combined."""
         similar = self._similar.recall(key)
         if similar is None:
             self._similar.remember(key, _Similar(now, {message: None}))
@@ -257,7 +256,7 @@ class EventRecorder:
         return len(messages) > SIMILAR_MAX
 
     def _may_tell(self, now: Instant, component: str, regarding: Key) -> bool:
-        """Take one from what may be told of an object; False if there is nothing left."""
+        """Take a token for an object; return False if none is left."""
         budget = self._budget.recall((component, regarding))
         if budget is None:
             self._budget.remember((component, regarding), _Budget(now, BURST - 1.0))

@@ -1,13 +1,12 @@
-"""Virtual time: work in order of (instant, arrival), done as fast as it can be done.
+"""Virtual event loop: runs work in order of (instant, arrival), as fast as possible.
 
-Work for later lies in a heap, work for the present instant in a line. When the line is empty the clock moves to the
-heap's first instant, and all work of that instant moves from the heap to the line; whatever is asked for now goes
-behind it. Nothing else moves the clock, but who skips some time. What was cancelled stays in the heap until its turn
-comes, or until most of the heap is such. Work is done one piece at a time, to its end, and may ask for more; it is
-never done from within a call.
+Later work is in a heap, work of the present instant in a FIFO queue. When the queue is empty, the clock moves to the
+first instant of the heap, and all work of that instant moves to the queue. Work added for now goes to the end of the
+queue. Only this and `skip_to` move the clock. Cancelled work stays in the heap until its instant, or until most of the
+heap is cancelled. Each piece of work runs to completion and may add more. Work never runs inside a call that adds it.
 
-An instant in which work begets work for ever would never end. The kernel counts the work of each instant and raises
-EndlessInstant beyond a bound, naming the instant and the next work.
+An instant in which work adds work forever would never end. The loop counts the work of each instant and raises
+EndlessInstant beyond a limit, naming the instant and the next work.
 """
 
 import sys
@@ -21,35 +20,35 @@ from batchyard.base.invariants import invariant
 from batchyard.interfaces.controller import Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
-_UNWANTED_MAX: Final = 1_000  # so much of the heap, and as much as is wanted, may be cancelled work
+_UNWANTED_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work
 
 
-class EndlessInstant(Exception):  # noqa: N818 - says what happened
-    """More work in one instant than the bound allows: work begets work and time stands still."""
+class EndlessInstant(Exception):  # noqa: N818 - the name is the condition
+    """More work in one instant than the limit: work keeps adding work, and the clock does not move."""
 
 
 class VirtualKernel:
-    """A clock that jumps from one piece of work to the next."""
+    """A discrete-event loop, whose clock jumps from one piece of work to the next."""
 
     __slots__ = ("_arrivals", "_heap", "_later", "_line", "_now", "_steps_bound", "_work_max", "_working", "steps")
 
     def __init__(self, start: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
         self._now = start
-        self._heap: list[tuple[Instant, Ticket]] = []  # whose first is wanted
-        self._later: dict[Ticket, Work] = {}  # what is wanted of the heap
+        self._heap: list[tuple[Instant, Ticket]] = []  # the first entry is not cancelled
+        self._later: dict[Ticket, Work] = {}  # the work in the heap that is not cancelled
         self._line: deque[Work] = deque()
         self._arrivals = 0
         self._work_max = work_per_instant_max
-        self._steps_bound = work_per_instant_max  # `steps` may not pass it before the clock moves
+        self._steps_bound = work_per_instant_max  # the limit of `steps` until the clock moves
         self._working = False
         self.steps = 0
 
     def now(self) -> Instant:
-        """The present instant."""
+        """Return the present instant."""
         return self._now
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
-        """Do the work at an instant (now, if that is past); equal instants in order of arrival."""
+        """Run the work at an instant (now if that is past); equal instants in order of arrival."""
         self._arrivals += 1
         if when <= self._now:
             self._line.append(work)
@@ -59,7 +58,7 @@ class VirtualKernel:
         return self._arrivals
 
     def cancel(self, ticket: Ticket) -> None:
-        """Do that work no more, unless its instant has come; no time passes for the sake of it."""
+        """Cancel the work, unless its instant has come; the clock does not move for cancelled work."""
         if self._later.pop(ticket, None) is None:
             return
         if len(self._heap) > 2 * len(self._later) + _UNWANTED_MAX:
@@ -68,11 +67,11 @@ class VirtualKernel:
         self._drop_unwanted()
 
     def call_soon(self, work: Work) -> None:
-        """Do the work at the present instant, after all that is due now."""
+        """Run the work at the present instant, after all that is due now."""
         self._line.append(work)
 
     def skip_to(self, instant: Instant) -> None:
-        """Let it be that instant, if it is yet to come; all that was due before is due then, in its order."""
+        """Move the clock to an instant, unless that is past; all work due up to it becomes due now, in order."""
         if instant <= self._now:
             return
         self._now = instant
@@ -85,40 +84,40 @@ class VirtualKernel:
         self._drop_unwanted()
 
     def pending(self) -> int:
-        """How much work waits."""
+        """Return the number of pending pieces of work."""
         return len(self._later) + len(self._line)
 
     def next_instant(self) -> Instant | None:
-        """When the next work is due, or None if there is none."""
+        """Return the instant of the next work, or None."""
         if self._line:
             return self._now
         return self.next_later()
 
     def next_later(self) -> Instant | None:
-        """When the next work is due that is not due now, or None if there is none."""
+        """Return the instant of the next work that is not due now, or None."""
         return self._heap[0][0] if self._heap else None
 
     def step(self, until: Instant | None = None) -> bool:
-        """Do the next piece of work, moving the clock to it; False if there is none up to and including `until`."""
+        """Run the next piece of work, moving the clock to it; False if there is none up to and including `until`."""
         return self._work_alone(until, 1) == 1
 
     def run(self, until: Instant | None = None, *, steps_max: int | None = None) -> int:
-        """Do all work due up to and including `until`, at most `steps_max` of it; how much was done.
+        """Run all work due up to and including `until`, at most `steps_max` pieces; return how many ran.
 
-        The clock stays at the last work done: it does not move on to `until`.
+        The clock stays at the last work that ran; it does not move to `until`.
         """
         with rare_collections():
             return self._work_alone(until, steps_max)
 
     def validate(self) -> None:
-        """Check what must hold between two pieces of work."""
+        """Check the invariants between two pieces of work."""
         invariant(all(entry[0] > self._now for entry in self._heap), "what the heap holds is for later")
         invariant(not self._heap or self._heap[0][1] in self._later, "what the heap holds first is wanted")
         invariant(self.steps <= self._steps_bound, "the work of an instant is bounded")
 
     def _work_alone(self, until: Instant | None, steps_max: int | None) -> int:
-        """Do the work, as `run` says, but never from within work."""
-        invariant(not self._working, "work does not run the kernel that runs it")
+        """Run the work like `run`; fail if called from within work."""
+        invariant(not self._working, "work does not run its own event loop")
         self._working = True
         try:
             return self._work(until, steps_max)
@@ -126,7 +125,7 @@ class VirtualKernel:
             self._working = False
 
     def _work(self, until: Instant | None, steps_max: int | None) -> int:
-        """Do the work, as `run` says."""
+        """Run the work like `run`."""
         line, first = self._line, self.steps
         last = first + steps_max if steps_max is not None else sys.maxsize
         horizon = until if until is not None else sys.maxsize
@@ -142,20 +141,20 @@ class VirtualKernel:
         return self.steps - first
 
     def _advance(self, horizon: Instant) -> bool:
-        """Move the clock to the next instant up to the horizon, and its work to the line; False if there is none."""
+        """Move the clock to the next instant up to the horizon, and its work to the queue; False if there is none."""
         if not self._heap or self._heap[0][0] > horizon:
             return False
         self.skip_to(self._heap[0][0])
         return True
 
     def _drop_unwanted(self) -> None:
-        """Let the heap begin with what is wanted."""
+        """Remove cancelled work from the front of the heap."""
         heap, later = self._heap, self._later
         while heap and heap[0][1] not in later:
             heappop(heap)
 
     def _refuse(self) -> NoReturn:
-        """Say that time stands still."""
+        """Raise EndlessInstant."""
         raise EndlessInstant(
             f"more than {self._work_max:,} pieces of work at instant {self._now}: time stands still; "
             f"next is {self._line[0]!r}"

@@ -1,28 +1,31 @@
-"""The runner: asks controllers what they want and does it. The only place where controllers have effects.
+"""The runner: calls the controllers' reconcile functions and executes their writes. No other code executes them.
 
-On every change each interested controller names the keys to look at; each waits once. A drain, one piece of work of
-the kernel, takes them lowest rank first and in order of arrival, reconciles, and submits the writes in order. A key
-whose writes are under way is not looked at before all of them have landed, which is after their own watch events.
+On every change, each interested controller returns the keys to reconcile; a key is queued at most once. A drain is one
+step of the event loop. It takes the keys in order of rank and arrival, reconciles them, and submits the writes in
+order. A key with outstanding writes is not reconciled until all of them are complete, which is after their own watch
+events.
 
-Controllers above the lowest rank run only in quiet: no key of a lower rank waits, and the client has settled. In
-process that is when no write is under way and no change undelivered: so they see all that follows from what they did
-before, and each look of theirs that writes ends the drain; the delivery of its writes starts the next. Over a network
-some write is always under way: there they see what has come, and of their own keys none whose writes are. Where they
-have a pace they look no more often than that says: in real time many changes come while one look lasts, and are seen
-together by the next.
+Controllers above the lowest rank run only in quiet: no key of a lower rank is queued, and the client has settled. In
+process, that means that no write is outstanding and no change undelivered. So these controllers see all consequences of
+their earlier writes. A reconcile of theirs that writes ends the drain, and the delivery of its writes starts the next
+one. Over a network, some write is always outstanding. There these controllers see the state received so far, and skip
+keys with outstanding writes. If they have a pace, they run no more often than that. In real time, many changes arrive
+during one reconcile, and the next one processes them together.
 
-A look that writes nothing says what there is to wait for: the wake-up of its key is the one it asks for, or none. One
-that writes is looked at again when that has changed something; until then it can only hasten the wake-up. A key that
-waits is looked at whenever the object of its name changes, and waits no longer when that goes. So no time passes for
-wake-ups that nobody wants.
+A reconcile that writes nothing sets the delayed requeue of its key, or clears it. After a reconcile that writes, the
+key is reconciled again when the writes have changed something; until then a reconcile can only make the requeue
+earlier. A key with a delayed requeue is reconciled whenever the object of its name changes. The requeue is cancelled
+when that object is deleted. So the clock does not advance for obsolete requeues.
 
-The writes of an outcome end with the first that is refused, unless they are independent. An outcome has succeeded
-when all its writes have; only then are its events recorded, but for those that are told of one write alone. After a
-Conflict or NotFound the key is looked at again at once, a bounded number of times in a row; after that, and after any
-other error, later and later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked
-at again when it is wanted again, not after a time; but for what is refused for now, which is tried again after 1 s to
-1 min. An exception of a controller is a defect: it passes through, with a note of who and what; where somebody is to be
-told of defects it is told to him, and all else goes on, the key later and later.
+The writes of an outcome stop at the first rejected one, unless they are independent. An outcome succeeds when all its
+writes do. Only then its events are recorded, except those attached to a single write. Errors are handled as follows:
+
+- After a Conflict or NotFound, the key is retried at once, a limited number of times in a row.
+- After that, and after other errors, it is retried with backoff from 1 ms to 30 s.
+- After a Forbidden, the key is not retried until something changes.
+- A RefusedForNow or InvalidObject is retried after 1 s to 1 min.
+- An exception of a controller is a defect. It is passed on with a note that names the controller and the key. With a
+  `defects` handler it is reported there instead; the key is retried with backoff, and all other work continues.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -48,17 +51,17 @@ from batchyard.scheduling.messages import WRITE_REFUSED
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
-"""Records an event: when, by which controller, what."""
+"""Records an event: the instant, the controller, the record."""
 Defects: TypeAlias = Callable[[Exception], None]
-"""Is told of an exception that no controller should have raised; raises it where it is to stop everything."""
+"""Reports an unexpected exception of a controller; raises it if it must stop everything."""
 
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
 BACKOFF_MAX: Final = 30 * SECOND
-#: As the Job controller where the API refuses a pod. Source: Kubernetes's pkg/controller/job.
+#: As the Job controller does when the API rejects a pod. Source: Kubernetes's pkg/controller/job.
 REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
-#: Of writes that do not depend on each other.
+#: For writes that do not depend on each other.
 INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -68,12 +71,12 @@ def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
 
 
 def stop_at_defect(error: Exception) -> None:
-    """Let a defect pass through."""
+    """Raise the defect."""
     raise error
 
 
 class Runner:
-    """Feeds keys to controllers and executes what they want."""
+    """Queues keys for the controllers, reconciles them, and executes their writes."""
 
     __slots__ = (
         "_client",
@@ -114,9 +117,9 @@ class Runner:
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Ask the controllers which keys to look at because of these changes.
+        """Queue the keys to reconcile because of these changes.
 
-        The client tells of every change. Objects that were there before are shown as if they were added now.
+        The client reports every change. Existing objects are reported as additions at the start.
         """
         now = self._kernel.now()
         lanes_by_kind = self._lanes_by_kind
@@ -129,8 +132,8 @@ class Runner:
                 try:
                     for key in keys_for(event, now):
                         lane.add(key)
-                except Exception as error:  # noqa: BLE001 - whatever it is, others hear of the change
-                    self._defects(_noted(error, lane, f'was told of {kind} "{changed}" at instant {now}'))
+                except Exception as error:  # noqa: BLE001 - any exception; other controllers still get the change
+                    self._defects(_noted(error, lane, f'mapped a change of {kind} "{changed}" at instant {now}'))
                 if changed in lane.wake_ups and changed not in lane.failures:
                     if event.type is _DELETED:
                         self._wake_at(lane, changed, None)
@@ -139,7 +142,7 @@ class Runner:
         self._drain_soon()
 
     def stop(self) -> None:
-        """Do nothing any more, as after a crash; what waits is forgotten, even from within a drain."""
+        """Stop all work, as after a crash; drop all queued keys, even from within a drain."""
         self._stopped = True
         for line in self._queue.lines:
             line.clear()
@@ -150,23 +153,23 @@ class Runner:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was told to do nothing any more."""
+        """Whether the runner is stopped."""
         return self._stopped
 
     @property
     def reconciles(self) -> int:
-        """How often controllers were asked to reconcile."""
+        """The number of reconciles of all controllers."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
     def loads(self) -> Sequence[Load]:
-        """What every controller had to do."""
+        """Return the queue statistics of each controller."""
         return [lane.load() for lane in self._queue.lanes]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
-        """Let the keys of these controllers that only wait for their `requeue_at` be looked at now.
+        """Reconcile now the keys of these controllers that only wait for their `requeue_at`.
 
-        Each is told the instant it waited for as `now`, since that is when it wanted to act. Run the kernel up to the
-        present instant afterwards. Keys that wait because their writes failed go on waiting.
+        Each reconcile gets the instant that it waited for as `now`. Run the event loop up to the present instant
+        afterwards. Keys in backoff after failed writes keep waiting.
         """
         for name in controllers:
             for ticket in self._lane(name).wake_early():
@@ -174,34 +177,34 @@ class Runner:
         self._drain_soon()
 
     def is_idle(self) -> bool:
-        """Whether nothing waits or is under way but for wake-ups."""
+        """Whether no key is queued and no write outstanding; delayed requeues do not count."""
         return not self._queue and self._flights == 0 and self._is_quiet()
 
     def failing(self) -> Sequence[tuple[str, Key, int]]:
-        """Every key whose last writes failed: the controller, the key, how often in a row."""
+        """Return each key whose last writes failed: the controller, the key, the number of failures in a row."""
         return [(lane.controller.name, key, n) for lane in self._queue.lanes for key, n in lane.failures.items()]
 
     def validate(self) -> None:
-        """Check what must hold between two pieces of work."""
+        """Check the invariants between two pieces of work."""
         self._queue.validate()
         invariant(self._flights >= 0, "no more outcomes land than were submitted")
         will_drain = self._draining_soon or self._turns.is_awaited
         invariant(will_drain or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
 
     def _lane(self, controller: str) -> Lane:
-        """The lane of a controller by name."""
+        """Return the lane of a controller by name."""
         found = [lane for lane in self._queue.lanes if lane.controller.name == controller]
         invariant(len(found) == 1, f"there is a controller named {controller!r}")
         return found[0]
 
     def _drain_soon(self) -> None:
-        """Ask the kernel for a drain, once, if a key waits."""
+        """Schedule a drain, once, if a key is queued."""
         if not self._draining_soon and self._queue:
             self._draining_soon = True
             self._kernel.call_soon(self._drain)
 
     def _drain(self) -> None:
-        """Look at the keys that wait, rank by rank."""
+        """Reconcile the queued keys, rank by rank."""
         if self._stopped:
             return
         self._draining_soon = False
@@ -220,23 +223,23 @@ class Runner:
                 self._turns.take(partial(self._reconcile, *line.popleft(), now))
 
     def _is_quiet(self) -> bool:
-        """Whether all that is to be seen before a decision has been: in process, all that follows from the last."""
+        """Whether all relevant changes have been delivered: in process, all consequences of the last decision."""
         return self._client.settled()
 
     def _drain_when_quiet(self) -> None:
-        """Drain again after the client's delivery; the landing of our own writes does that by itself."""
+        """Drain again after the client's delivery; if own writes are outstanding, their completion does that."""
         if self._flights == 0:
             self._drain_soon()
 
     def _reconcile(self, lane: Lane, key: Key, now: Instant) -> None:
-        """Let a controller look at a key, and do what it wants."""
+        """Reconcile a key, and submit the writes."""
         del lane.states[key]
         lane.reconciles += 1
         if lane.due:
             now = lane.due.pop(key, now)
         try:
             outcome = lane.look(key, self._client, now, self.meter)
-        except Exception as error:  # noqa: BLE001 - whatever it is, others go on
+        except Exception as error:  # noqa: BLE001 - any exception; other keys continue
             self._defects(_noted(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
             lane.errors += 1
             self._retry(lane, key, error)
@@ -255,7 +258,7 @@ class Runner:
             self._succeed(lane, key, outcome.events)
 
     def _landed(self, flight: "_Flight") -> None:
-        """Conclude an outcome all of whose writes have an answer."""
+        """Complete an outcome whose writes all have responses."""
         if self._stopped:
             return
         self._flights -= 1
@@ -277,7 +280,7 @@ class Runner:
             self._drain_soon()
 
     def _succeed(self, lane: Lane, key: Key, events: Sequence[EventRecord]) -> None:
-        """Record the events and forget earlier failures."""
+        """Record the events and reset the failures."""
         lane.failures.pop(key, None)
         self._record(lane, events)
 
@@ -286,29 +289,29 @@ class Runner:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
     def _retry(self, lane: Lane, key: Key, error: Exception, *, are_independent: bool = False) -> None:
-        """Look at a key again whose writes failed: at once if somebody else was faster, else later and later.
+        """Retry a key whose writes failed: at once after a conflict, else with backoff.
 
-        What it was wanted for meanwhile waits as well, so that its own half-done writes do not hasten it.
+        Changes meanwhile wait too, so that the key's own partial writes do not shorten the backoff.
         """
         lane.retries += 1
         failures = lane.failures[key] = lane.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             lane.add(key)
         elif isinstance(error, RefusedForNow | InvalidObject):
-            # Independent writes are of several objects: one that is refused must not hold up the others for long.
+            # Independent writes concern several objects: a rejected one must not delay the others for long.
             longest = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
             self._wake_by(lane, key, self._kernel.now() + min(refused_backoff(failures), longest))
         else:
             self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
     def _wake_by(self, lane: Lane, key: Key, when: Instant) -> None:
-        """Look at a key at an instant, or at an earlier one that it waits for."""
+        """Requeue a key at an instant, unless it already waits for an earlier one."""
         waiting = lane.wake_ups.get(key)
         if waiting is None or waiting.at > when:
             self._wake_at(lane, key, when)
 
     def _wake_at(self, lane: Lane, key: Key, when: Instant | None) -> None:
-        """Let that be the wake-up of a key, through the kernel even if it is now: a drain always ends."""
+        """Set the delayed requeue of a key, through the event loop even if it is due now, so that a drain ends."""
         waiting = lane.wake_ups.get(key)
         if waiting is not None:
             if waiting.at == when:
@@ -319,13 +322,13 @@ class Runner:
             lane.wake_ups[key] = WakeUp(when, self._kernel.call_at(when, partial(self._wake, lane, key, when)))
 
     def _wake(self, lane: Lane, key: Key, when: Instant) -> None:
-        """The wake-up of a key has come."""
+        """Process a delayed requeue."""
         if lane.wake(key, when):
             self._drain_soon()
 
 
 class _Flight:
-    """The writes of one outcome, under way."""
+    """The outstanding writes of one outcome."""
 
     __slots__ = ("error", "key", "lane", "left", "outcome", "refused", "runner", "succeeded")
 
@@ -335,12 +338,12 @@ class _Flight:
         self.key = key
         self.outcome = outcome
         self.left = len(outcome.writes) if outcome.independent else 1
-        self.error: ApiError | None = None  # the first
-        self.refused: Write | None = None  # which it is of
+        self.error: ApiError | None = None  # of the first failed write
+        self.refused: Write | None = None  # the write that failed first
         self.succeeded: list[EventRecord] = []
 
     def take_off(self, writer: Writer) -> None:
-        """Submit the writes, each by itself where they are independent."""
+        """Submit the writes; independent ones separately."""
         outcome = self.outcome
         if outcome.of_writes:
             for place, write in enumerate(outcome.writes):
@@ -352,7 +355,7 @@ class _Flight:
             writer.submit(outcome.writes, self.land)
 
     def told(self) -> Sequence[EventRecord]:
-        """What is recorded of all this: all of it if all succeeded."""
+        """Return the events to record: all of the outcome if it succeeded."""
         if self.error is None:
             return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
         if self.refused is not None and self.outcome.if_refused is not None:
@@ -361,13 +364,13 @@ class _Flight:
         return self.succeeded
 
     def land_one(self, place: int, result: WriteResult) -> None:
-        """One of several independent writes has its answer."""
+        """Process the result of one of several independent writes."""
         if result.error is None:
             self.succeeded += self.outcome.of_writes.get(place, ())
         self.land(result)
 
     def land(self, result: WriteResult) -> None:
-        """What was submitted together has its answer."""
+        """Process the result of writes that were submitted together."""
         self.left -= 1
         if self.error is None:
             self.error, self.refused = result.error, result.refused
@@ -376,7 +379,7 @@ class _Flight:
 
 
 def _told_of_refusal(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
-    """An Event about a write that was refused twice or more, unless its controller reports refusals itself."""
+    """Return an Event about a write rejected at least twice, unless its controller reports rejections itself."""
     error, refused = flight.error, flight.refused
     if refused is None or flight.outcome.if_refused is not None or not lane.failures.get(flight.key):
         return ()
@@ -390,21 +393,21 @@ def _told_of_refusal(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
 
 
 def _is_for_good(error: ApiError) -> bool:
-    """Whether an error stays what it is until something changes."""
+    """Report whether an error persists until something changes."""
     return isinstance(error, Forbidden) and not isinstance(error, RefusedForNow)
 
 
 def refused_backoff(failures: int) -> Duration:
-    """How long to wait after so many refusals for now: doubling from 1 s up to 1 min."""
+    """Return the backoff after so many rejections: doubling from 1 s up to 1 min."""
     return min(REFUSED_BACKOFF_MIN << min(failures - 1, 32), REFUSED_BACKOFF_MAX)
 
 
 def _noted(error: Exception, lane: Lane, what: str) -> Exception:
-    """The error with a note of who did what."""
+    """Return the error with a note of the controller and its action."""
     error.add_note(f"while {lane.controller.name} {what}")
     return error
 
 
 def backoff(failures: int) -> Duration:
-    """How long to wait after so many failures in a row: doubling from 1 ms up to 30 s."""
+    """Return the backoff after so many failures in a row: doubling from 1 ms up to 30 s."""
     return min(BACKOFF_MIN << min(failures - 1, 32), BACKOFF_MAX)

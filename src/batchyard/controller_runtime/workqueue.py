@@ -1,10 +1,10 @@
-"""Which keys wait to be looked at, which are under way, and which are to be looked at later.
+"""Work queues: the keys that are queued, those with outstanding writes, and delayed requeues.
 
-Each controller has a lane; lanes of one rank share a line, so that their keys are taken in order of arrival. A key is
-in a lane at most once, in one of three states: it waits in the line, its writes are under way, or they are and it is
-wanted again. While its writes are under way it is not in the line: it enters it when they have landed.
+Each controller has a lane. Lanes of one rank share a FIFO queue, so that their keys are taken in order of arrival. A
+key is in a lane at most once, in one of three states: queued, with outstanding writes, or with outstanding writes and
+to be queued again. A key with outstanding writes is not in the queue; it is queued when the writes are complete.
 
-A key has at most one wake-up, which the kernel knows by its ticket.
+A key has at most one delayed requeue, identified by its ticket in the event loop.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from batchyard.interfaces.controller import Controller, Kernel, Outcome, Pace, T
 
 
 class KeyState(Enum):
-    """Where a key of a lane is."""
+    """The state of a key in a lane."""
 
     WAITING = auto()
     UNDER_WAY = auto()
@@ -31,24 +31,24 @@ _WAITING, _UNDER_WAY, _WANTED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.U
 
 
 class WakeUp(NamedTuple):
-    """When a key is to be looked at, and how the kernel knows of it."""
+    """A delayed requeue of a key: the instant, and the ticket in the event loop."""
 
     at: Instant
     ticket: Ticket
 
 
 class LookMeter(Protocol):
-    """Measures how long controllers look at keys."""
+    """Measures the duration of reconciles."""
 
     def begin(self) -> float:
-        """A look begins; the mark from which it is measured."""
+        """Start a measurement; return its start mark."""
 
     def end(self, controller: str, began: float) -> None:
-        """It is over."""
+        """End a measurement."""
 
 
 class Load(NamedTuple):
-    """What a controller had to do: keys that wait now, and figures since the start."""
+    """The queue statistics of a controller: the present depth, and counts since the start."""
 
     name: str
     waiting: int
@@ -60,7 +60,7 @@ class Load(NamedTuple):
 
 
 class Lane:
-    """The keys of one controller."""
+    """The keys of one controller: their states, delayed requeues, failures and counts."""
 
     __slots__ = (
         "adds", "controller", "delayed", "due", "errors", "failures", "line", "reconciles", "retries", "states",
@@ -72,25 +72,25 @@ class Lane:
         self.line = line
         self.states: dict[Key, KeyState] = {}
         self.wake_ups: dict[Key, WakeUp] = {}
-        self.due: dict[Key, Instant] = {}  # keys taken before their time, with the instant to tell them
-        self.failures: dict[Key, int] = {}  # how often in a row
+        self.due: dict[Key, Instant] = {}  # keys requeued early, with the instant to pass to reconcile
+        self.failures: dict[Key, int] = {}  # the number of failures in a row
         self.reconciles = 0
-        #: How often a key entered the line; how many looks succeeded, asked to be repeated later, and failed; and how
-        #: many keys were looked at again because of that.
+        #: How often a key was queued; how many reconciles succeeded, asked for a later requeue, and failed; and how
+        #: many keys were retried because of that.
         self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
 
     @property
     def waiting(self) -> int:
-        """How many keys wait in the line, or will when their writes have landed."""
+        """The number of keys that are queued, or will be when their writes are complete."""
         return sum(state is not _UNDER_WAY for state in self.states.values())
 
     def load(self) -> Load:
-        """What its controller had to do."""
+        """Return the queue statistics."""
         figures = self.adds, self.succeeded, self.delayed, self.errors, self.retries
         return Load(self.controller.name, self.waiting, *figures)
 
     def look(self, key: Key, reader: Reader, now: Instant, meter: LookMeter | None) -> Outcome:
-        """What its controller wants of a key; nobody measures where time is virtual."""
+        """Reconcile a key, measured if there is a meter; in virtual time there is none."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
         began = meter.begin()
@@ -100,7 +100,7 @@ class Lane:
             meter.end(self.controller.name, began)
 
     def add(self, key: Key) -> None:
-        """Ask for a look at a key: in the line, or after its writes have landed."""
+        """Queue a key: now, or after its outstanding writes."""
         state = self.states.get(key)
         if state is None:
             self.states[key] = _WAITING
@@ -110,22 +110,22 @@ class Lane:
             self.states[key] = _WANTED
 
     def conclude(self, *, is_delayed: bool) -> None:
-        """Count a look that succeeded."""
+        """Count a successful reconcile."""
         if is_delayed:
             self.delayed += 1
         else:
             self.succeeded += 1
 
     def depart(self, key: Key) -> None:
-        """Note that writes of a key taken from the line are under way."""
+        """Mark a key taken from the queue as having outstanding writes."""
         self.states[key] = _UNDER_WAY
 
     def land(self, key: Key) -> bool:
-        """Note that the writes of a key have landed; whether it was wanted meanwhile."""
+        """Mark the writes of a key as complete; return whether it is to be queued again."""
         return self.states.pop(key) is _WANTED
 
     def wake(self, key: Key, when: Instant) -> bool:
-        """Put a key whose wake-up has come in the line; False if that wake-up was replaced."""
+        """Queue a key whose delayed requeue is due; False if that requeue was replaced."""
         waiting = self.wake_ups.get(key)
         if waiting is None or waiting.at != when:
             return False
@@ -134,9 +134,9 @@ class Lane:
         return True
 
     def wake_early(self) -> Sequence[Ticket]:
-        """Put the keys that only wait for their wake-up in the line, each to be told that its instant has come.
+        """Queue the keys that only wait for their delayed requeue, each with its instant.
 
-        The kernel need no longer wake them.
+        Return the tickets to cancel in the event loop.
         """
         early = [(k, w) for k, w in self.wake_ups.items() if k not in self.failures and k not in self.states]
         early.sort(key=lambda item: item[1].at)
@@ -151,7 +151,7 @@ Line: TypeAlias = deque[tuple[Lane, Key]]
 
 
 class WorkQueue:
-    """The lanes of all controllers, and the lines of their ranks, the lowest first."""
+    """The lanes of all controllers, and the queues of their ranks, the lowest first."""
 
     __slots__ = ("lanes", "lines")
 
@@ -161,28 +161,28 @@ class WorkQueue:
         self.lanes: Sequence[Lane] = tuple(Lane(controller, lines[controller.rank]) for controller in controllers)
 
     def __bool__(self) -> bool:
-        """Whether any key waits in a line."""
+        """Whether any key is queued."""
         return any(self.lines)
 
     def lanes_for(self, kind: str) -> Sequence[Lane]:
-        """The lanes of the controllers that want to hear of a kind, in the order they were given."""
+        """Return the lanes of the controllers that watch a kind, in the given order."""
         return tuple(lane for lane in self.lanes if lane.controller.kinds is None or kind in lane.controller.kinds)
 
     def validate(self) -> None:
-        """Check what must hold between two pieces of work."""
+        """Check the invariants between two pieces of work."""
         for lane in self.lanes:
             waiting = [key for key, state in lane.states.items() if state is _WAITING]
             lined = [key for other, key in lane.line if other is lane]
-            invariant(sorted(waiting) == sorted(lined), "a key waits in the line exactly if it is said to")
+            invariant(sorted(waiting) == sorted(lined), "a key is in the queue exactly if its state is WAITING")
 
 
 # --- turns ---
 #
-# When controllers above the lowest rank may look: at once, or where they have a pace as often as that says.
+# Pacing: controllers above the lowest rank run at once, or at most as often as their pace allows.
 
 
 class Turns:
-    """See the module."""
+    """The pace of controllers above the lowest rank, and whether a later turn is scheduled."""
 
     def __init__(self, kernel: Kernel, pace: Pace | None) -> None:
         self._kernel = kernel
@@ -191,11 +191,11 @@ class Turns:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the next turn is yet to come, and the kernel knows of it."""
+        """Whether the next turn is scheduled in the event loop."""
         return self._is_awaited
 
     def has_come(self, now: Instant, then: Work) -> bool:
-        """Whether it is their turn; otherwise that work, which asks again, is done when it may be."""
+        """Report whether the turn has come; if not, schedule `then`, which asks again, for that time."""
         turn = now if self._pace is None else self._pace.next_turn()
         if turn <= now:
             return True
@@ -205,7 +205,7 @@ class Turns:
         return False
 
     def take(self, look: Work) -> None:
-        """Take the turn: look."""
+        """Use the turn: run the reconcile."""
         if self._pace is None:
             look()
         else:

@@ -1,1 +1,1 @@
-"""What our scheduler would decide where another one decides, and where both part."""
+"""Shadow mode: predicts the decisions of a running Kueue with our scheduler and reports divergences."""

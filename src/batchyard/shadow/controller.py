@@ -1,7 +1,7 @@
-"""Shows a follower what watches tell, from when all has been read, and wakes it when it wants to look again.
+"""Shadow controller: feeds watch events to the followers after the initial list, and schedules their checks.
 
-A watch that had to begin anew with a list has a gap: what happened meanwhile nobody knows, nor in which order. So has a
-kind that was listed first where others were listed later. Then all begins anew, with what is there.
+A watch that restarts with a list has a gap: the changes meanwhile and their order are unknown. A kind that is listed
+before other kinds are complete has one too. After a gap, the followers restart with the current objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from batchyard.shadow.state import Terms
 
 
 class Looking:
-    """See the module. It has to hear what informers tell (`heard`); the rest it sees to."""
+    """The followers and their clients. Informers must call `heard`; the controller does the rest."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Looking:
         self._caught_up = CaughtUp(client, transport, timers, self._look)
         self.followers = Followers(*how, tell, self._knows)
         self.has_begun = False
-        #: Whether it looks no more.
+        #: Whether it is stopped.
         self.is_over = False
-        #: To which revision everything was told when it began.
+        #: The highest revision of the initial lists.
         self._begun_at = 0
-        #: How often each kind has been listed.
+        #: The number of lists by kind.
         self._listings: dict[str, int] = {}
         self._wakes_at: Instant | None = None
         self._ticket: Ticket | None = None
         client.subscribe(self._observe)
 
     def heard(self, informer: Informer) -> None:
-        """A list or a watch has told something."""
+        """Process a report of an informer: a list or a watch event has arrived."""
         if self.is_over:
             return
         if not self.has_begun and self._client.is_synced:
@@ -58,7 +58,7 @@ class Looking:
         self._caught_up.heard(informer)
 
     def _begin(self) -> None:
-        """What is there is what it begins with."""
+        """Load the current objects as the initial state."""
         self._begun_at = max(informer.revision or 0 for informer in self._client.informers.values())
         self.followers.recall(self._client.everything(), self._timers.now())
         self._look()
@@ -74,7 +74,7 @@ class Looking:
             self._wake_later()
 
     def _has_gap(self, events: Sequence[WatchEvent]) -> bool:
-        """Whether it is not known what happened before these changes: they are of one kind."""
+        """Report whether changes before these are missing; all of them are of one kind."""
         kind = events[0].key.kind
         is_listed = self._client.informers[kind].listings != self._listings.get(kind)
         return is_listed or any(event.revision <= self._begun_at for event in events)

@@ -1,4 +1,4 @@
-"""What is told of a parting: what the other did, what ours would have done, why, and where to look."""
+"""Divergence reports: what Kueue did, what the model would have done, why, and where to look."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -28,15 +28,15 @@ from batchyard.shadow.replay import Pursuit
 
 
 class Seen(NamedTuple):
-    """A decision that was seen."""
+    """An observed decision."""
 
     decision: Observed
-    #: When it came.
+    #: The time of arrival.
     at: Instant
 
 
 def not_foreseen(seen: Seen, model: Model, names: Mapping[str, str], now: Instant) -> Finding:
-    """The other has done what ours would not, as the model stands now; `names` are of Workloads by uid."""
+    """Report a decision of Kueue that the model would not make in the current state; `names` maps uids to Workloads."""
     observed = seen.decision
     if isinstance(observed, ObservedAdmitted):
         return _admitted(observed, seen.at, model, names, now)
@@ -76,7 +76,7 @@ def _admitted(observed: ObservedAdmitted, at: Instant, model: Model, names: Mapp
 
 
 def _before(observed: ObservedAdmitted, model: Model) -> str:
-    """Who is before one in line that fits, and is not first."""
+    """Describe the Workloads before a head that fits but is not first."""
     place = model.index.place_of(observed.queue, observed.workload)
     first, view = model.index.first_pending(observed.queue, 1), model.index.book.view(observed.workload)
     if not place or not first or view is None:
@@ -89,7 +89,7 @@ def _place(view: WorkloadView) -> str:
 
 
 def _why_not(workload: str, model: Model) -> str:
-    """Why ours decides nothing about a Workload."""
+    """Explain why the model decides nothing about a Workload."""
     held, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
     if held is not None:
         return f"{workload} holds quota in {held.queue.name} already, and waits for nothing"
@@ -98,11 +98,11 @@ def _why_not(workload: str, model: Model) -> str:
     if not view.active:
         return f"{workload} is not active"
     queue = model.queue_of(view)
-    return f"{workload} waits in no queue that there is" if queue is None else f"{workload} waits in {queue}"
+    return f"{workload} waits in no existing queue" if queue is None else f"{workload} waits in {queue}"
 
 
 def _no_preemption(ours: Decision | None, by: str, model: Model) -> str:
-    """Why ours preempts nobody for a Workload."""
+    """Explain why the model preempts no victims for a Workload."""
     if not by:
         return "so we know of no reason for it"
     return _why_not(by, model) if ours is None else ours_in_words(ours)
@@ -117,19 +117,19 @@ def _other_victims(observed: Preempted, ours: Preempt, model: Model) -> str:
     if own is not None:
         return f"we preempt with it {others}"
     held = model.index.snapshot.holder(observed.workload)
-    instead = "one who holds no quota" if held is None else _victim(Target(held, observed.reason))
+    instead = "a Workload without quota" if held is None else _victim(Target(held, observed.reason))
     return f"we preempt {others}, not {instead}"
 
 
 def _victim(target: Target) -> str:
-    """Who goes, with what decides between candidates."""
+    """Describe a victim with the fields that order candidates."""
     held = target.workload
     since = format_time(held.reserved_at)
     return f"{held.key} ({held.queue.name}, priority {held.priority}, quota since {since}: {target.reason})"
 
 
 def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> Finding:
-    """Ours would do what the other has not done since then."""
+    """Report a decision of the model that Kueue has not done since then."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     waits = None if obj is None else find_condition(obj, r.QUOTA_RESERVED)
@@ -138,7 +138,7 @@ def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> 
     queue = decision.head.queue
     message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {ours_in_words(decision)}"
     if theirs:
-        message += f"; it is told: {theirs}"
+        message += f"; Kueue reports: {theirs}"
     told = {"decision": "wait", "reason": (waits or {}).get("reason", ""), "message": theirs}
     look = where_to_look(parting, view.key, queue, since)
     return Finding(parting, now, view.key, message, told, told_of_ours(decision), since=since, look=look)
@@ -146,19 +146,19 @@ def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> 
 
 # --- judgement ---
 #
-# When both have parted, and what is said of it: the third step of a pursuit.
+# When the two have diverged, and the report of it: the third step of a replay.
 
 
 class Judgement(Pursuit):
-    """A pursuit that says when both have parted."""
+    """A replay that also detects and reports divergences."""
 
     @property
     def is_overdue(self) -> bool:
-        """Whether one of both has done for too long what the other has not."""
+        """Whether a decision of either side has been unmatched for too long."""
         return self._overdue_theirs() is not None or self._overdue_ours() is not None
 
     def overdue_since(self) -> Instant:
-        """From when on the first parting is one, unless there is more to be told of before."""
+        """Return the time from which the first divergence counts, unless changes before it are still missing."""
         theirs, ours = self._overdue_theirs(), self._overdue_ours()
         if theirs is not None:
             return self._due(theirs)
@@ -167,16 +167,16 @@ class Judgement(Pursuit):
         return self._since(self._stuck[ours[0]].first[signature_of(ours[1])]) + self._terms.patience
 
     def overdue(self) -> Signature | None:
-        """What the model has decided, and the other has not done for too long; None if that is nothing."""
+        """Return the decision of the model that Kueue has not done for too long, or None."""
         found = self._overdue_ours()
         return None if found is None else signature_of(found[1])
 
     def awaits(self, signature: Signature) -> bool:
-        """Whether the model has decided that, and the other has yet to do it."""
+        """Report whether the model has made this decision and Kueue has yet to do it."""
         return any(signature in stuck.first for stuck in self._stuck.values())
 
     def part(self) -> None:
-        """Tell of the first parting, and go on from what the other did."""
+        """Report the first divergence, and continue from what Kueue did."""
         theirs, ours = self._overdue_theirs(), self._overdue_ours()
         cause = None if theirs is None else self._cause_of(theirs)
         if cause is not None:
@@ -187,7 +187,7 @@ class Judgement(Pursuit):
             self._part_by_ours(*ours)
 
     def _cause_of(self, number: int) -> tuple[str, Decision] | None:
-        """What the other left undone before it did what was not foreseen: the second may come of the first."""
+        """Return an earlier decision that Kueue left undone: the unpredicted one may result from it."""
         item = self.backlog.items[number]
         tree, observed = self._tree_of(item), item.change.decision
         stuck = self._stuck.get(tree)
@@ -201,14 +201,14 @@ class Judgement(Pursuit):
         return None
 
     def _overdue_theirs(self) -> int | None:
-        """A decision of the other, by number, that the model has not made for too long."""
+        """Return the number of a decision of Kueue that the model has not made for too long."""
         for number in self.backlog.decided:
             if self.backlog.is_front(number) and self._now >= self._due(number):
                 return number
         return None
 
     def _overdue_ours(self) -> tuple[str, Decision] | None:
-        """A decision of the model, with its tree, that the other has not made for too long."""
+        """Return a decision of the model, with its tree, that Kueue has not done for too long."""
         for tree, stuck in self._stuck.items():
             for decision in stuck.decisions:
                 first = stuck.first.get(signature_of(decision))
@@ -218,13 +218,13 @@ class Judgement(Pursuit):
         return None
 
     def _part_by_theirs(self, number: int) -> None:
-        """The other has done what the model would not."""
+        """Report a decision of Kueue that the model would not make."""
         item = self.backlog.items[number]
         observed, tree = item.change.decision, self._tree_of(item)
         assert observed is not None, "it is one of those with a decision"
         finding = not_foreseen(Seen(observed, item.came), self.model, self._names, self._now)
         numbers = [number]
-        if isinstance(observed, Preempted):  # one parting, however many victims it has
+        if isinstance(observed, Preempted):  # one divergence, for all victims
             numbers = [each for each in self.backlog.decided if self._is_of_same(each, observed)]
         for each in numbers:
             self._show(each)
@@ -236,7 +236,7 @@ class Judgement(Pursuit):
         return isinstance(other, Preempted) and other.by == observed.by and self.backlog.is_front(number)
 
     def _part_by_ours(self, tree: str, decision: Decision) -> None:
-        """The model would do what the other has not done."""
+        """Report a decision of the model that Kueue has not done."""
         key = decision.head.workload.key
         self.missed[key] = signature_of(decision)
         since = self._stuck.pop(tree).first.get(self.missed[key], self._now)

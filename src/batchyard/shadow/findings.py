@@ -1,4 +1,4 @@
-"""What a shadow tells: where two schedulers part, and why ours would have decided otherwise."""
+"""Findings: the divergences that the shadow reports, with reasons and places to look."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,51 +14,51 @@ API_VERSION: Final = "batchyard.dev/v1alpha1"
 
 
 class Parting(StrEnum):
-    """The ways in which two schedulers part."""
+    """The types of divergence."""
 
-    #: Both give quota, but of other flavors or to another number of pods.
+    #: Both admit, but with other flavors or another number of pods.
     FLAVORS = "Flavors"
-    #: The other gives quota, ours does not.
+    #: Kueue admits, the model does not.
     ADMITTED = "Admitted"
-    #: Ours gives quota, the other does not.
+    #: The model admits, Kueue does not.
     NOT_ADMITTED = "NotAdmitted"
-    #: Both preempt for the same Workload, but others.
+    #: Both preempt for the same Workload, but other victims.
     VICTIMS = "Victims"
-    #: The other preempts, ours does not.
+    #: Kueue preempts, the model does not.
     PREEMPTED = "Preempted"
-    #: Ours preempts, the other does not.
+    #: The model preempts, Kueue does not.
     NOT_PREEMPTED = "NotPreempted"
-    #: The other evicts without a reason that ours knows.
+    #: Kueue evicts without a reason known to the model.
     EVICTED = "Evicted"
-    #: The other lets one queue again whom ours does not.
+    #: Kueue requeues a Workload that the model does not.
     REQUEUED = "Requeued"
-    #: Both preempt alike, and the other says that it is for another reason.
+    #: Both preempt the same victims, but Kueue's message gives another reason.
     MESSAGE = "Message"
-    #: Ours evicts, puts back in line or admits, and the other does not.
+    #: The model evicts, requeues or admits, and Kueue does not.
     NOT_DONE = "NotDone"
-    #: What was told as not done was done after all.
+    #: Kueue did a decision that was reported as not done.
     LATE = "Late"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One parting."""
+    """One divergence."""
 
     parting: Parting
     at: Instant
-    #: The Workload that it is about, by namespace and name.
+    #: The Workload, as namespace/name.
     workload: str
     message: str
-    #: What the other did, and what ours would have done.
+    #: What Kueue did, and what the model would have done.
     upstream: Mapping[str, Any] = field(default_factory=dict)
     predicted: Mapping[str, Any] = field(default_factory=dict)
-    #: When the other did it, or from when on ours would have; None: as long as it is told of.
+    #: When Kueue did it, or since when the model would have; None: the time of the report.
     since: Instant | None = None
-    #: Where one may look for why.
+    #: Places to look for the cause.
     look: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON form."""
         kind = "Late" if self.parting is Parting.LATE else "Divergence"
         told = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
         return {
@@ -72,12 +72,12 @@ class Finding:
         }
 
     def why(self) -> str:
-        """What ours says of it besides, if the message does not."""
+        """Return our message, unless the finding's message contains it."""
         why = str(self.predicted.get("message") or "")
         return "" if why in self.message else why
 
     def text(self) -> str:
-        """The same for people: what was seen and foreseen, why, where to look."""
+        """Return the text form: the divergence, the reason, and where to look."""
         lines = [f"{format_time(self.at)} {self.parting.value} {self.workload}: {self.message}"]
         if self.since is not None:
             lines.append(f"since: {format_time(self.since)}")
@@ -89,25 +89,25 @@ class Finding:
 
 @dataclass(slots=True)
 class Counts:
-    """How much was compared, and what came of it."""
+    """The counts of comparisons and their results."""
 
-    #: By what was decided (`admission`, `preemption`, `eviction`): how often both agreed.
+    #: Agreed decisions by type (`admission`, `preemption`, `eviction`).
     agreed: dict[str, int] = field(default_factory=dict)
-    #: Of those, how often the other chose one of two that are alike in all that either goes by.
+    #: The agreed decisions in which Kueue chose another of two equivalent victims.
     alike: int = 0
-    #: By parting.
+    #: Divergences by type.
     parted: dict[str, int] = field(default_factory=dict)
     late: int = 0
-    #: Decisions that were not seen, for a watch had a gap.
+    #: Decisions that were not compared because a watch had a gap.
     unseen: int = 0
 
     @property
     def divergences(self) -> int:
-        """How often both parted."""
+        """The number of divergences."""
         return sum(self.parted.values())
 
     def plus(self, other: "Counts") -> "Counts":
-        """Both together."""
+        """Return the sum of both."""
         agreed, parted = (
             {name: one.get(name, 0) + two.get(name, 0) for name in {**one, **two}}
             for one, two in ((self.agreed, other.agreed), (self.parted, other.parted))
@@ -115,7 +115,7 @@ class Counts:
         return Counts(agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON form."""
         return {
             "apiVersion": API_VERSION,
             "kind": "ShadowSummary",
@@ -129,14 +129,14 @@ class Counts:
 
 
 def told_of(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
-    """A decision that was seen; `names` are of Workloads by uid."""
+    """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
     if isinstance(observed, ObservedAdmitted):
         return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
     return {"decision": "preempt", "reason": observed.reason, "by": names.get(observed.by, observed.by)}
 
 
 def told_of_ours(decision: Decision | None) -> dict[str, Any]:
-    """A decision of ours."""
+    """Return the JSON form of a decision of the model."""
     match decision:
         case None:
             return {"decision": "none"}
@@ -151,7 +151,7 @@ def told_of_ours(decision: Decision | None) -> dict[str, Any]:
 
 
 def flavors_in_words(pod_sets: PodSets) -> str:
-    """Which flavors, and for how many pods."""
+    """Format the flavors and the pod count of each pod set."""
     parts = []
     for name, count, flavors in pod_sets:
         chosen = dict.fromkeys(flavor for _, flavor in flavors)
@@ -160,7 +160,7 @@ def flavors_in_words(pod_sets: PodSets) -> str:
 
 
 def ours_in_words(decision: Decision | None) -> str:
-    """What ours would do, in a few words."""
+    """Describe in a few words what the model would do."""
     match decision:
         case None:
             return "we know of nothing that it waits for"
@@ -178,14 +178,14 @@ def _pod_sets(pod_sets: PodSets) -> Sequence[Mapping[str, Any]]:
 
 # --- where to look ---
 #
-# Where one looks for why two schedulers part: which objects, and what of them decides; Kueue's log of that time.
+# Where to look for the cause of a divergence: the objects, the fields that decide, and Kueue's log of that time.
 
 
-#: How much of the log before it is worth reading.
+#: How much of the log before the divergence is worth reading.
 _BEFORE: Final = 10 * SECOND
 FAIR_SHARING: Final = "InCohortFairSharing"
 
-#: By parting, what decides about it.
+#: By divergence type, the fields that decide.
 _PREEMPTION: Final = "preemption; in Kueue's configuration fairSharing; priorities of the Workloads"
 _STOPS: Final = "stopPolicy, of its LocalQueue too; spec.active, status.requeueState of the Workload"
 _DECIDES: Final[Mapping[Parting, str]] = {
@@ -203,7 +203,7 @@ _DECIDES: Final[Mapping[Parting, str]] = {
 
 
 def where_to_look(parting: Parting, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """What to ask for, each with what of it decides; `hint` goes first. `at` is when it was seen or is missed since."""
+    """Return commands, each with the fields that decide, `hint` first. `at` is when it was seen or began."""
     namespace, _, name = workload.rpartition("/")
     queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     since = format_time((at - _BEFORE) // SECOND * SECOND)
@@ -216,7 +216,7 @@ def where_to_look(parting: Parting, workload: str, queue: str, at: Instant, hint
 
 
 def other_sharing(reason: str, foreseen: Sequence[str], *, is_fair: bool) -> str:
-    """What to say if it looks as if Kueue shared otherwise than the shadow was told; else ''."""
+    """Return a hint if Kueue's fair sharing setting seems to differ from the shadow's; else ''."""
     if reason == FAIR_SHARING and not is_fair:
         return "this Kueue shares fairly: begin the shadow with --fair-sharing"
     if is_fair and FAIR_SHARING in foreseen and reason != FAIR_SHARING:

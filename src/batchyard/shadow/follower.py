@@ -1,13 +1,18 @@
-"""Follows another scheduler in one cohort tree, and before it says that both part looks whether they need not.
+"""Follower of one cohort tree: before it reports a divergence, it replays recent changes in other orders.
 
-A `Pursuit` takes what comes in the order in which it comes. That may be another than that in which the other scheduler
-saw it, and mostly it does not matter. Where both seem to part, all that came since both were level is tried again in
-other orders: as it was stored, what came within a time together, all changes before all decisions, with cycles of ours
-only where there is a decision to explain. If in one of them both agree, they do. That is looked at only once all is
-known that happened until then, for each watch may be late by a time of its own.
+The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, and mostly that
+does not matter. At an apparent divergence, the follower replays all changes since the last agreement in other orders:
 
-Where it begins, and where a watch had a gap, nobody knows whom the other has looked at. So it is tried as well that it
-has looked at all who wait, and nothing came of it.
+- by revision;
+- changes within a period together;
+- all changes before all decisions;
+- with cycles of the model only where a decision needs an explanation.
+
+If one order makes both agree, no divergence is reported. The check runs only once all changes up to that time have
+arrived, because each watch has its own delay.
+
+At the start and after a gap in a watch, it is unknown which Workloads Kueue has already tried. So the follower also
+tries the assumption that Kueue has tried all of them without success.
 """
 
 import io
@@ -32,17 +37,16 @@ from batchyard.shadow.state import HeldBack, Terms
 
 # --- trees ---
 #
-# Which objects are of which cohort tree.
+# Map objects to cohort trees.
 #
-# What an object is of, and what it names, are nodes: a Cohort and its parent, a ClusterQueue and its cohort, a
-# LocalQueue
-# and its ClusterQueue, a Workload's LocalQueue and the ClusterQueue that it holds quota in. Nodes that an object names
-# together are of one tree, whether or not there are objects of these names yet: watches may be late. What is of no node
-# bears on all trees: ResourceFlavors, Namespaces, AdmissionChecks, LimitRanges.
+# A node is an object or a name in it: a Cohort and its parent, a ClusterQueue and its cohort, a LocalQueue and its
+# ClusterQueue, a Workload's LocalQueue and the ClusterQueue that it holds quota in. Nodes named by one object belong to
+# one tree, even if the named objects do not exist yet, because watches may be late. Objects without nodes affect all
+# trees: ResourceFlavors, Namespaces, AdmissionChecks, LimitRanges.
 
 
 class Trees:
-    """Trees have numbers. They join, and fall apart only where somebody begins anew."""
+    """Numbered cohort trees (union-find over nodes). Trees merge; they split only through `forget`."""
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
@@ -50,7 +54,7 @@ class Trees:
         self._made = 0
 
     def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
-        """The tree of these nodes, at least one, and those that have become part of it."""
+        """Merge the trees of these nodes, at least one; return the tree and the trees merged into it."""
         found = list(dict.fromkeys(self._of[node] for node in nodes if node in self._of))
         if not found:
             self._made += 1
@@ -63,7 +67,7 @@ class Trees:
         return into, others
 
     def forget(self, tree: int) -> None:
-        """A tree is no more."""
+        """Remove a tree and its nodes."""
         for node in self._nodes.pop(tree):
             del self._of[node]
 
@@ -74,7 +78,7 @@ class Trees:
 
 
 def sorted_out(events: Iterable[WatchEvent], trees: Trees) -> dict[int, list[WatchEvent]]:
-    """Objects by their tree, but for those that bear on all trees."""
+    """Group objects by tree; omit those that affect all trees."""
     of_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
     for _, nodes in of_nodes:
         trees.join(nodes)
@@ -85,7 +89,7 @@ def sorted_out(events: Iterable[WatchEvent], trees: Trees) -> dict[int, list[Wat
 
 
 def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """The nodes that an object is of, or names; none for what bears on all trees."""
+    """Return the nodes of an object: itself and the objects that it names. Empty for objects that affect all trees."""
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -102,7 +106,7 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
 
 
 def may_part(event: WatchEvent) -> bool:
-    """Whether nodes may be of several trees now that were of one."""
+    """Report whether a change may have split a tree."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
@@ -112,11 +116,11 @@ def may_part(event: WatchEvent) -> bool:
 
 # --- copies ---
 #
-# Copies of a pursuit, from which it goes on in another way.
+# Copies of a replay, to continue it in another order.
 
 
 class Copy:
-    """A pursuit as it was at some time. What never changes is shared."""
+    """A pickled copy of a replay. Immutable objects are shared."""
 
     def __init__(self, pursuit: Judgement) -> None:
         self._shared: list[Any] = [NO_PICK, SCAN_DONE]
@@ -128,14 +132,14 @@ class Copy:
         self._bytes = buffer.getvalue()
 
     def again(self) -> Judgement:
-        """The pursuit."""
-        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - what was written above
+        """Return a new replay in the copied state."""
+        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         found: Judgement = unpickler.load()
         return found
 
     def _place(self, value: Any) -> int | None:
-        """The place of what is shared; None for what is copied."""
+        """Return the index of a shared object, or None for an object that is copied."""
         place = self._places.get(id(value))
         if place is None and isinstance(value, WorkloadView | WatchEvent | HeldBack):
             place = self._places[id(value)] = len(self._shared)
@@ -143,91 +147,91 @@ class Copy:
         return place
 
 
-#: A copy of the pursuit is made after so many calls, or as many as there are Workloads.
+#: The minimum number of calls between two copies; the number of Workloads if that is greater.
 KEPT_MIN: Final = 200
-#: After so many in any case.
+#: The maximum number of calls between two copies.
 KEPT_MAX: Final = 20_000
-#: So often in a row orders are tried in vain before fewer are.
+#: After so many failed attempts in a row, fewer orders are tried.
 IN_VAIN_MAX: Final = 10
-#: How many copies are kept.
+#: The number of copies that are kept.
 BASES: Final = 3
-#: So many calls are tried step by step at most, and so many steps in other ways before both are level again.
+#: The maximum number of calls that are replayed step by step, and of steps in other orders before both agree again.
 STEPS_MAX: Final = 1000
 APART_MAX: Final = 12
 
 
 class Base(NamedTuple):
-    """The pursuit as it was before the call of that number."""
+    """A copy of the replay before the call with this number."""
 
     copy: Copy
     number: int
-    #: Whether it is where all was read, so that nobody knows whom the other has looked at.
+    #: Whether it is the state after the initial list, when it is unknown which Workloads Kueue has tried.
     is_beginning: bool = False
 
 
 class Start(NamedTuple):
-    """From where an order is tried: what came before the call of that number goes as it came."""
+    """The start of a trial: calls before this number are replayed in the order of arrival."""
 
     base: Base
     number: int
-    #: Whether it is taken that the other has looked at all who wait.
+    #: Whether to assume that Kueue has tried all pending Workloads.
     is_settled: bool = False
 
 
 class Follower:
-    """See the module."""
+    """Follows Kueue in one cohort tree: the replay, recent calls, and copies of the replay to retry them from."""
 
     def __init__(
         self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
     ) -> None:
-        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
         self._terms = terms
         self._pursuit = Judgement(policy, terms)
         self._tell = tell
         self._knows = knows
         self._orders = orders_of(terms.settle)
         self._calls: list[Call] = []
-        #: How many calls went before those that are kept.
+        #: The number of calls before the first of `_calls`.
         self._gone = 0
-        #: From where calls can be tried again, the last first.
+        #: States from which calls can be replayed, latest first.
         self._bases: deque[Base] = deque(maxlen=BASES)
-        #: Numbers of calls since the last of them before which both were level.
+        #: Numbers of calls since the latest base before which both agreed.
         self._levels: list[int] = []
-        #: Whether what was done since is in another order than it came.
+        #: Whether the changes since then were processed in another order than that of arrival.
         self._is_reordered = False
-        #: How often in a row no order helped.
+        #: The number of failed attempts in a row to find an order.
         self._in_vain = 0
-        #: How often another order was what it took.
+        #: How often another order made both agree.
         self.reordered = 0
-        #: When to look again, if nothing comes before.
+        #: The time of the next check if no change comes before.
         self.look_at: Instant | None = None
-        #: Whether a parting is due, and told of once all is known that happened until then.
+        #: Whether a divergence is due and waits until all changes up to its time have arrived.
         self._is_overdue = False
         self._begin_anew()
 
     @property
     def counts(self) -> Counts:
-        """What came of it so far."""
+        """The counts of the comparison so far."""
         return self._pursuit.counts
 
     @property
     def waiting(self) -> int:
-        """How many changes are not yet compared."""
+        """The number of changes that are not yet compared."""
         return len(self._pursuit.backlog.items)
 
     @property
     def undecided(self) -> int:
-        """How many decisions are among these."""
+        """The number of decisions among the changes that are not yet compared."""
         return self._pursuit.backlog.undecided
 
     @property
     def missed(self) -> dict[str, Signature]:
-        """Whom it was told of that the other has not done what ours decided, and what that was."""
+        """Workloads reported because Kueue has not done what the model decided, each with that decision."""
         return self._pursuit.missed
 
     @property
     def gathers(self) -> Duration:
-        """How long the other is taken to gather what may help those who are parked."""
+        """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
         return self._pursuit.gathers
 
     @gathers.setter
@@ -236,34 +240,34 @@ class Follower:
 
     @property
     def is_level(self) -> bool:
-        """Whether both have done the same."""
+        """Whether no change and no decision is pending."""
         return self._pursuit.is_level
 
     def recall(self, events: Sequence[WatchEvent], missed: Mapping[str, Signature], now: Instant) -> None:
-        """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
+        """Load the objects at the start or after a gap in a watch; they contain no decision to compare."""
         self._pursuit.recall(events, now)
         self._pursuit.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
         self._begin_anew(is_beginning=True)
         self.look_at = now
 
     def shown(self) -> list[WatchEvent]:
-        """The tree's own objects, as they were shown last."""
+        """Return the tree's own objects as the model last processed them."""
         return _own(self._pursuit.model.shown())
 
     def take_over(self, other: "Follower", now: Instant) -> None:
-        """Another tree is part of this one: go on from what its follower was shown, and what it was to be shown."""
+        """Merge another tree: process the objects that its follower has processed, then its pending changes."""
         self._pursuit.missed |= other.missed
         to_show = [item.change.event for item in other._pursuit.backlog.items.values()]
         self.observe([*other.shown(), *_own(to_show)], now)
         if other.missed:
-            self._begin_anew()  # it is not to be told of them once more
+            self._begin_anew()  # so that they are not reported again
 
     def is_due(self, now: Instant) -> bool:
-        """Whether there is something to look at."""
+        """Report whether a check is due."""
         return self._is_overdue or (self.look_at is not None and self.look_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Changes, in the order in which they came; none where time has passed, or more is known."""
+        """Process changes in the order of arrival; none if only time has passed or a watch has caught up."""
         self._calls.append(Call(events, now))
         self._pursuit.take_in(events, now)
         self._pursuit.go_on(now)
@@ -282,7 +286,7 @@ class Follower:
         self.look_at, self._is_overdue = self._pursuit.next_look(), self._pursuit.is_overdue
 
     def _keep(self) -> None:
-        """Note where both are level, and now and then how all is."""
+        """Record where both agree, and make a copy of the replay from time to time."""
         number = self._gone + len(self._calls)
         since = number - self._bases[0].number
         if self._pursuit.is_level:
@@ -294,7 +298,7 @@ class Follower:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
-        """What comes can be tried again from here."""
+        """Make the current state a start for later trials."""
         self._bases.appendleft(Base(Copy(self._pursuit), self._gone + len(self._calls), is_beginning))
         self._levels, self._is_reordered = [], False
         first = self._bases[-1].number
@@ -305,16 +309,16 @@ class Follower:
         self._add_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Whether both agree if what came since they were level is taken in another order; then it is."""
+        """Find another order of the changes since the last agreement in which both agree, and adopt it."""
         ours = self._pursuit.overdue()
-        # Where no order helps again and again, as where settings differ, few are tried.
+        # If no order helps repeatedly, for example because settings differ, only one start is tried.
         starts = 1 if self._in_vain >= IN_VAIN_MAX else None
         for start in islice(self._starts(), starts):
             for trial in self._trials(start):
                 trial.go_on(now)
                 if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
                     trial.shows_first = False
-                    trial.findings = self._pursuit.findings  # what was told before is not told again
+                    trial.findings = self._pursuit.findings  # findings reported before are not reported again
                     self._pursuit = trial
                     self.reordered += 1
                     self._is_reordered = True
@@ -324,7 +328,7 @@ class Follower:
         return False
 
     def _trials(self, start: Start) -> Iterator[Judgement]:
-        """How all would be now in other orders."""
+        """Yield the present state under each other order."""
         calls = self._calls[start.number - self._gone :]
         for gathers in dict.fromkeys((self._pursuit.gathers, self._terms.gathers, 0)):
             for order in self._orders:
@@ -337,7 +341,7 @@ class Follower:
                 yield self._in_steps(self._begun(start, gathers), calls)
 
     def _begun(self, start: Start, gathers: Duration) -> Judgement:
-        """How all was before what is tried in another order."""
+        """Return the state at the start of a trial."""
         base, number, is_settled = start
         trial = base.copy.again()
         trial.gathers = gathers
@@ -349,10 +353,11 @@ class Follower:
         return trial
 
     def _lazily(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
-        """How all would be by revision, if ours had no cycle but where there is a decision of the other to explain.
+        """Return the state by revision, with a cycle of the model only where a decision of Kueue needs an explanation.
 
-        It is not known how many cycles the other had, nor when; those in which nothing is decided matter too, for who
-        waits for victims to go stays first. What came further apart than `settle` has a cycle between in any case.
+        The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
+        that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
+        between them.
         """
         for together in within_reach(calls, self._terms.settle):
             trial.is_lazy = True
@@ -363,7 +368,7 @@ class Follower:
         return trial
 
     def _in_steps(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
-        """How all would be by revision, from one time when both are level to the next in whichever way they are."""
+        """Return the state by revision, choosing an order for each section between two agreements."""
         level, since = Copy(trial), 0
         steps = list(by_revision(calls))
         for place, step in enumerate(steps):
@@ -376,7 +381,7 @@ class Follower:
         return trial
 
     def _starts(self) -> Iterator[Start]:
-        """From where to try: where both were level last, a second before that, and where all is known."""
+        """Yield starts of trials: the last agreement, an agreement a second earlier, and each base."""
         last = self._bases[0]
         levels = [] if self._is_reordered else self._levels
         if levels:
@@ -393,12 +398,12 @@ class Follower:
 
 
 def _own(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    """Those of a tree's own objects, not of what bears on all trees."""
+    """Filter the tree's own objects; objects that affect all trees are omitted."""
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
 def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:
-    """Let it go on with changes that are taken together."""
+    """Process calls together in a trial."""
     trial.shows_first = order.shows_first
     for events, at in calls:
         trial.take_in(events, at)
@@ -406,7 +411,7 @@ def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:
 
 
 def _taken(level: Copy, steps: Sequence[Sequence[Call]], order: Order) -> Judgement:
-    """How all would be after some steps, each change for itself or as an order has it."""
+    """Return the state after some steps, with the changes of a step grouped by the order."""
     trial = level.again()
     for step in steps:
         for together in [step] if order.by_revision else [[call] for call in step]:

@@ -1,10 +1,10 @@
-"""A follower for each cohort tree: what happens in one tree bears on no other, so each has an order of its own.
+"""One follower for each cohort tree: trees do not affect each other, so each has its own replay order.
 
-Upstream takes a head of every ClusterQueue in one cycle, of all trees; but none of them changes what becomes of those
-of another tree (`nominate` and `processEntry` in pkg/scheduler/scheduler.go look at the ClusterQueue's own tree alone).
-Two trees that join, as where a Cohort gets a parent, have one follower from then on: the greater one's, which is shown
-what the other was shown, and then what that was not shown yet. Where a tree falls apart its follower goes on with all
-parts until both schedulers are level; then each part begins anew with what is there.
+Kueue takes a head of every ClusterQueue into one cycle, across all trees. But a decision depends on its own tree alone
+(`nominate` and `processEntry` in pkg/scheduler/scheduler.go). If two trees join, for example because a Cohort gets a
+parent, the follower of the larger tree takes over. It processes the objects of the other follower, then its pending
+changes. If a tree splits, its follower keeps all parts until both schedulers agree. Then each part starts with a new
+follower and the current objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from batchyard.shadow.steps import Steps
 
 
 class Followers:
-    """See the module."""
+    """The followers by cohort tree, the objects that affect all trees, and the lifecycle check."""
 
     def __init__(
         self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
     ) -> None:
-        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
         self._new = partial(Follower, policy, terms, tell, knows)
         self._steps = Steps(terms, knows)
         self._held_back = terms.held_back
@@ -36,19 +36,19 @@ class Followers:
         self._tell = tell
         self._trees = Trees()
         self._followers: dict[int, Follower] = {}
-        #: What bears on all trees.
+        #: Objects that affect all trees.
         self._shared: dict[Key, WatchEvent] = {}
-        #: Trees that may have fallen apart, each with since when.
+        #: Trees that may have split, each with the time since when.
         self._may_part: dict[int, Instant] = {}
-        #: What was found out about the other: a new follower begins with it.
+        #: The batching time found by earlier followers; new followers start with it.
         self._gathers = terms.gathers
-        #: What came of followers that are no more.
+        #: The counts of removed followers.
         self._past = Counts()
         self._past_reordered = 0
 
     @property
     def counts(self) -> Counts:
-        """What came of it so far."""
+        """The counts of the comparison so far."""
         counts = self._past.plus(self._steps.counts)
         for follower in self._followers.values():
             counts = counts.plus(follower.counts)
@@ -56,21 +56,21 @@ class Followers:
 
     @property
     def waiting(self) -> int:
-        """How many changes are not yet compared."""
+        """The number of changes that are not yet compared."""
         return sum(follower.waiting for follower in self._followers.values())
 
     @property
     def reordered(self) -> int:
-        """How often another order was what it took."""
+        """How often another order made both agree."""
         return self._past_reordered + sum(follower.reordered for follower in self._followers.values())
 
     @property
     def trees(self) -> int:
-        """How many trees are followed."""
+        """The number of trees."""
         return len(self._followers)
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
+        """Restart with these objects, at the start or after a gap in a watch; they contain no decision to compare."""
         if self._held_back is not None:
             self._held_back.recall(_workloads(events), now)
         missed: dict[str, Signature] = {}
@@ -84,11 +84,11 @@ class Followers:
         self._begin(events, missed, now)
 
     def unseen(self, count: int) -> None:
-        """So many decisions are not compared."""
+        """Count decisions that are not compared."""
         self._past.unseen += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Changes of one kind, in the order in which they came; none where time has passed, or more is known."""
+        """Process changes of one kind in order of arrival; none if only time has passed or a watch has caught up."""
         if self._held_back is not None:
             self._held_back.observe(_workloads(events), now)
         given = self._given(events, now)
@@ -100,12 +100,12 @@ class Followers:
             self._tell(finding)
 
     def next_look(self) -> Instant | None:
-        """When to look again, if nothing comes before."""
+        """Return the time of the next check if no change comes before."""
         times = (self._steps.next_look(), *(follower.look_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 
     def _given(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
-        """Changes by the tree that they are of."""
+        """Group changes by tree, joining trees and adding followers as needed."""
         if events and not nodes_of(events[0].key, events[0].obj):
             self._note(events)
             return dict.fromkeys(self._followers, events)
@@ -129,7 +129,7 @@ class Followers:
                 self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
 
     def _begin(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
-        """A follower for each tree of these objects."""
+        """Add a follower for each tree of these objects."""
         for tree, own in sorted_out(events, self._trees).items():
             self._followers[tree] = self._begun(own, missed, now)
 
@@ -140,13 +140,13 @@ class Followers:
         return follower
 
     def _join(self, part: int, tree: int, now: Instant) -> None:
-        """One tree has become part of another."""
+        """Merge the follower of one tree into that of another."""
         if part in self._may_part:
             self._may_part[tree] = now
         self._followers[tree].take_over(self._let_go(part), now)
 
     def _split_if_parted(self, tree: int, now: Instant) -> None:
-        """Followers of their own for the parts of a tree, if it fell apart and nothing from before is to come."""
+        """Replace a follower by one for each part of its tree, if the tree has split and no change is pending."""
         since, follower = self._may_part.get(tree), self._followers[tree]
         if since is None or now - since < self._patience or not follower.is_level:
             return
@@ -158,7 +158,7 @@ class Followers:
             self._begin(own, follower.missed, now)
 
     def _let_go(self, tree: int) -> Follower:
-        """Follow a tree no more; what came of it stays counted."""
+        """Remove and return the follower of a tree; keep its counts."""
         follower = self._followers.pop(tree)
         self._may_part.pop(tree, None)
         self._past = self._past.plus(follower.counts)

@@ -1,7 +1,7 @@
-"""Our scheduler as it would be in the place of another: it knows what it was shown, and decides, and writes nothing.
+"""The model: our scheduler on the observed objects. It decides as Kueue should, and writes nothing.
 
-What it decides has no effect by itself. Who is left waiting goes back in line as after a cycle of ours; quota and
-evictions count when they are shown, as the other one wrote them.
+A decision of the model has no effect by itself. Workloads that stay pending are requeued as after a normal cycle. Quota
+and evictions count once the model processes the change that Kueue wrote.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ from batchyard.shadow.observed import is_effective, waits_for_victims
 
 
 class Model:
-    """See the module."""
+    """Our scheduler cache, queues and cycle, fed with the observed objects."""
 
     def __init__(self, policy: Policy, gathers: Duration, *, is_by_creation: bool = False) -> None:
-        """`gathers`: how long the other gathers what may help those who are parked, before they are tried again.
+        """`gathers`: the time that Kueue batches changes before it activates parked Workloads.
 
-        `is_by_creation`: whose pods were not ready has the place in line that he had at first.
+        `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
         self.index = AdmissionIndex(view_by_creation if is_by_creation else workload_view)
         self.index.line_up.gathers = gathers
@@ -36,25 +36,25 @@ class Model:
         self._policy = policy
         self._idle = IdleWatch(self.index)
         self._number = 0
-        #: Whether the other says why somebody waits: then it says who waits for victims to go, and stands first.
+        #: Whether Kueue writes why Workloads are pending: then it also marks heads that wait for their victims.
         self._is_told_why = False
-        #: All objects as they were shown last; Workloads by namespace, others in ''.
+        #: All objects as last processed; Workloads by namespace, others under ''.
         self._shown: dict[str, dict[Key, WatchEvent]] = {}
 
     @property
     def shares_fairly(self) -> bool:
-        """Whether it shares fairly."""
+        """Whether fair sharing is enabled."""
         return self._policy.fair_sharing
 
-    # What it is shown.
+    # Input.
 
     def show(self, event: WatchEvent, came: Instant) -> None:
-        """Take note of a change that came then: from then on the other gathers what it may help."""
+        """Process a change that arrived at `came`; Kueue's batching time for it starts then."""
         is_workload = event.key.kind == scheme.WORKLOAD
         of_namespace = self._shown.setdefault(event.key.namespace if is_workload else "", {})
         before = of_namespace.pop(event.key, None)
         if event.type is not EventType.DELETED:
-            # A Workload that is known holds its quota without a decision; of others nothing is known yet.
+            # The quota of a Workload from the initial list is not a decision.
             old, kind = (event.obj, EventType.MODIFIED) if is_workload else (None, EventType.ADDED)
             of_namespace[event.key] = event._replace(type=kind, old=old)
         self.index.observe(event, came)
@@ -62,7 +62,7 @@ class Model:
             self._heed(event, before, came)
 
     def _heed(self, event: WatchEvent, before: WatchEvent | None, came: Instant) -> None:
-        """Heed what is said anew of why one waits: he was tried, and who waits for victims to go stands first."""
+        """Apply a new pending message of Kueue: the Workload was tried, and stays head if it waits for its victims."""
         said = waits_for_victims(event.obj)
         place = None if said is None else self._place_of(str(event.key))
         if place is None or (waiting := place[0].get(str(event.key))) is None:
@@ -79,56 +79,56 @@ class Model:
             queue.let_go_of_preemptor(name)
 
     def shown(self) -> Iterator[WatchEvent]:
-        """All objects as they were shown last, as changes that tell so."""
+        """Yield all objects as last processed, as watch events."""
         return (event for events in self._shown.values() for event in events.values())
 
     def get(self, key: Key) -> Obj | None:
-        """A Workload as it was shown last."""
+        """Return a Workload as last processed."""
         event = self._shown.get(key.namespace, {}).get(key)
         return None if event is None else event.obj
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Nobody asks."""
+        """Return nothing: this is never called on the model."""
         del uid, namespace
         return ()
 
-    # What it decides.
+    # Decisions.
 
     def heads(self, now: Instant) -> list[Head]:
-        """Whose turn it is."""
+        """Return the heads of the next cycle."""
         self.index.look_anew(self, now)
         return self.index.heads(now)
 
     def wake(self, now: Instant, may_wake: Callable[[str], bool]) -> list[str]:
-        """Wake the trees for which the other has gathered for long enough by then; which they are."""
+        """Activate the trees whose batching time has passed by then; return them."""
         line_up = self.index.line_up
         return line_up.wake_marked(now - line_up.gathers, may_wake) if line_up.gathers else []
 
     def parked(self, workload: str, since: Instant) -> Head | None:
-        """One that is parked, if it was parked since then; else None."""
+        """Return the head of a Workload that was parked at or after `since`; else None."""
         place = self._place_of(workload)
         if place is None or (parked_at := place[0].parked_at(workload)) is None or parked_at < since:
             return None
         return place[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Whether the other may yet be at those who are before one whose turn it is, and were parked since then."""
+        """Report whether Kueue may still be processing Workloads before this head, parked at or after `since`."""
         return self.index.line_up.pending[head.queue].has_parked_before(head.workload.key, since)
 
     def bring_back(self, head: Head) -> None:
-        """Let one that is parked stand in line again, alone."""
+        """Move one parked Workload back into the active heap."""
         self.index.line_up.pending[head.queue].bring_back(head.workload.key)
         self.index.line_up.show_new(head.queue)
 
     def wake_for(self, workload: str, now: Instant) -> str:
-        """Wake the tree of one that is parked, if something may help it; the tree, '' if not."""
+        """Activate the tree of a parked Workload if a change may help it; return the tree, or ''."""
         place = self._place_of(workload)
         if place is None or place[0].parked_at(workload) is None:
             return ""
         return "".join(self.index.line_up.wake_marked(now, lambda tree: tree == place[1]))
 
     def _place_of(self, workload: str) -> tuple[PendingQueue, str] | None:
-        """Where a Workload waits, with the tree."""
+        """Return the pending queue and the tree of a Workload."""
         view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
         waiting = None if queue is None else self.index.line_up.pending.get(queue)
@@ -136,12 +136,12 @@ class Model:
         return None if waiting is None or tree is None else (waiting, tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
-        """A cycle."""
+        """Run a cycle."""
         self._number += 1
         return self._cycle().run(heads)
 
     def opinion(self, workload: str) -> Decision | None:
-        """What it would decide about one Workload if it were its turn, alone; None if it does not wait."""
+        """Decide about one Workload alone, as if it were a head; None if it is not pending."""
         view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
         if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
@@ -149,7 +149,7 @@ class Model:
         return self._cycle().run([Head(view, queue)])[0]
 
     def put_back(self, decisions: Iterable[Decision]) -> None:
-        """Let those who wait, or wait for their victims to go, stand in line again as after a cycle."""
+        """Requeue pending Workloads, and those that wait for their victims, as after a cycle."""
         looked: list[tuple[Decision, bool]] = []
         for decision in decisions:
             parked = False
@@ -159,7 +159,7 @@ class Model:
         self._idle.look(looked)
 
     def _reason(self, decision: Wait | Preempt) -> RequeueReason:
-        """Why one goes back: that he waits for victims of others to go is taken from what the other says."""
+        """Return the requeue reason; whether a Workload waits for victims of others is taken from Kueue's message."""
         reason = decision.requeue
         if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._is_told_why:
             return reason
@@ -168,11 +168,11 @@ class Model:
         return reason if is_said else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
-        """Leave one waiting until something changes; whether its queue goes on without it."""
+        """Park a Workload until something changes; report whether its queue continues with the next one."""
         return self.index.line_up.requeue(head, None, RequeueReason.NO_FIT)
 
     def take_up(self, workload: str) -> None:
-        """Let one that was parked be tried again."""
+        """Return a parked Workload to the active heap."""
         view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
         waiting = None if queue is None else self.index.line_up.pending.get(queue)
@@ -181,27 +181,27 @@ class Model:
             self.index.line_up.show_new(queue)
 
     def rest(self, now: Instant) -> None:
-        """Take it that all who wait have been looked at, and nothing came of it: they wait until something changes."""
+        """Assume that all pending Workloads were tried without success; they wait until something changes."""
         line_up = self.index.line_up
         while any(line_up.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
-            pass  # those of StrictFIFO queues are not parked, but rest with their trees
+            pass  # StrictFIFO queues do not park; they become inactive with their trees
         for tree in dict.fromkeys(queue.node.tree for queue in self.index.snapshot.queues.values()):
             line_up.rest(tree)
 
-    # Where things are.
+    # Lookups.
 
     def queue_of(self, view: WorkloadView) -> str | None:
-        """The ClusterQueue in which a Workload waits."""
+        """Return the ClusterQueue of a pending Workload."""
         local = self.index.book.local_queues.get(view.queue)
         return None if local is None else local.cluster_queue
 
     def tree_of_queue(self, name: str) -> str | None:
-        """The cohort tree of a ClusterQueue."""
+        """Return the cohort tree of a ClusterQueue."""
         queue = self.index.snapshot.queues.get(name)
         return None if queue is None else queue.node.tree
 
     def tree_of(self, workload: str, obj: Obj) -> str | None:
-        """The cohort tree that a Workload waits or holds quota in; None where it is in none."""
+        """Return the cohort tree that a Workload is pending or holds quota in, or None."""
         held = self.index.snapshot.holder(workload)
         if held is not None:
             return held.queue.node.tree
@@ -213,6 +213,6 @@ class Model:
         return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._number)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All Workloads, as they were shown last."""
+        """Return all Workloads as last processed."""
         found = self._shown.values() if namespace is None else [self._shown.get(namespace, {})]
         return [event.obj for events in found for event in events.values() if event.key.kind == kind]

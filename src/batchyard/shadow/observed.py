@@ -1,7 +1,7 @@
-"""What another scheduler decided, told from the changes of Workloads.
+"""Observed decisions: extracts Kueue's decisions from changes of Workloads, and matches them with those of the model.
 
-A reservation of quota and an eviction for a preemptor are decisions; whatever else changes is what decisions are made
-upon. A Workload that is there with quota when it is seen first was made without: that is told as two changes.
+A quota reservation and an eviction for a preemptor are decisions; all other changes are inputs. A Workload that already
+holds quota when first seen yields two changes: its creation without quota, and the reservation.
 """
 
 from collections import deque
@@ -24,21 +24,22 @@ from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload.pending_reason import VERDICTS
 
-#: What it says of one who waits for victims to go, and of one who will fit once those of others are gone.
+#: Parts of Kueue's message for a head that waits for its victims, and for one that fits once victims of others are
+#: gone.
 _FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
 
-#: All of a Workload that decisions go by.
+#: All fields of a Workload that affect decisions.
 _ALL_THAT_MATTERS: Final = attrgetter(
     *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
     *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
 )
 
-#: Of each pod set its name, how many pods, and the flavor of each resource.
+#: For each pod set its name, its pod count, and the flavor of each resource.
 PodSets: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
 
 
 class ObservedAdmitted(NamedTuple):
-    """Quota is reserved for a Workload."""
+    """A quota reservation for a Workload."""
 
     workload: str
     queue: str
@@ -46,7 +47,7 @@ class ObservedAdmitted(NamedTuple):
 
 
 class Preempted(NamedTuple):
-    """A Workload is evicted for another, which is known by its uid."""
+    """An eviction of a Workload for a preemptor, identified by its uid."""
 
     workload: str
     reason: str
@@ -57,18 +58,18 @@ Observed: TypeAlias = ObservedAdmitted | Preempted
 
 
 class Change(NamedTuple):
-    """One change, and what was decided by it; None where that is nothing."""
+    """A change and the decision that it shows; None if it shows none."""
 
     event: WatchEvent
     decision: Observed | None = None
-    #: Whether quota was given and taken and given again unseen: it is not known what was decided.
+    #: Whether quota was released and reserved again between two watch events: the decision is unknown.
     is_unseen: bool = False
-    #: Whether it bears on no decision, as that pods are ready does: it may be seen before or after any.
+    #: Whether the change affects no decision, such as pod readiness: its order does not matter.
     is_idle: bool = False
 
 
 def changes_of(event: WatchEvent) -> Iterator[Change]:
-    """What a watch event says."""
+    """Split a watch event into changes with decisions."""
     if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
         yield Change(event)
         return
@@ -83,7 +84,7 @@ def changes_of(event: WatchEvent) -> Iterator[Change]:
     elif view.quota_reserved and not before.quota_reserved:
         yield Change(event, admitted_of(view))
     elif view.finished or before.finished:
-        yield Change(event)  # an eviction that was written too late takes nothing, though it may undo the end at first
+        yield Change(event)  # an eviction written too late releases nothing, though it may reset Finished at first
     elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
         yield Change(event, preempted)
     else:
@@ -91,13 +92,13 @@ def changes_of(event: WatchEvent) -> Iterator[Change]:
 
 
 def admitted_of(view: WorkloadView) -> ObservedAdmitted:
-    """What quota a Workload has been given."""
+    """Return the quota reservation that a Workload shows."""
     pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
     return ObservedAdmitted(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 
 def predicted_of(decision: Admit) -> ObservedAdmitted:
-    """The same of a decision of ours."""
+    """Return the quota reservation that a decision of the model makes."""
     pod_sets = (
         (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
         for each in decision.assignment.pod_sets
@@ -106,7 +107,7 @@ def predicted_of(decision: Admit) -> ObservedAdmitted:
 
 
 def preempted_of(obj: Obj, view: WorkloadView) -> Preempted | None:
-    """Why a Workload was preempted; None where it was evicted for something else."""
+    """Return the preemption that a Workload shows; None if it was evicted for another reason."""
     evicted, preempted = find_condition(obj, r.EVICTED), find_condition(obj, r.PREEMPTED)
     if evicted is None or evicted["reason"] != r.EVICTED_BY_PREEMPTION or preempted is None:
         return None
@@ -120,7 +121,7 @@ def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> boo
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
-    """Whether a Workload is said to wait for victims to go; None where it is not said why it waits."""
+    """Report whether Kueue's message says that a Workload waits for its victims; None if it gives no reason."""
     condition = find_condition(obj, r.QUOTA_RESERVED)
     if condition is None or condition["status"] == "True":
         return None
@@ -138,34 +139,34 @@ def _was_given_anew(view: WorkloadView, before: WorkloadView) -> bool:
 
 # --- backlog ---
 #
-# Changes that a model was not shown yet, in the order in which they came; each object's own stay in theirs.
+# Changes that the model has not processed yet, in the order of arrival. The changes of one object stay in order.
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A change that the model was not shown yet."""
+    """A change that the model has not processed yet."""
 
     change: Change
     came: Instant
 
     @property
     def key(self) -> Key:
-        """The object that changed."""
+        """The key of the changed object."""
         return self.change.event.key
 
 
 class Backlog:
-    """See the module. Changes go by the number of their arrival."""
+    """The pending changes by number of arrival."""
 
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
-        #: Those by which something was decided.
+        #: Numbers of the changes with a decision.
         self.decided: dict[int, None] = {}
         self._arrived = 0
         self._by_key: dict[Key, deque[int]] = {}
 
     def add(self, change: Change, now: Instant) -> None:
-        """One more has come."""
+        """Add a change that arrived now."""
         self._arrived += 1
         self.items[self._arrived] = Item(change, now)
         self._by_key.setdefault(change.event.key, deque()).append(self._arrived)
@@ -174,11 +175,11 @@ class Backlog:
 
     @property
     def undecided(self) -> int:
-        """How many decisions there are that are not compared yet."""
+        """The number of decisions that are not compared yet."""
         return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
 
     def take(self, number: int) -> Item:
-        """One is shown now."""
+        """Remove and return a change that the model processes now."""
         item = self.items.pop(number)
         self.decided.pop(number, None)
         numbers = self._by_key[item.key]
@@ -188,16 +189,16 @@ class Backlog:
         return item
 
     def front(self, workload: str) -> int | None:
-        """The first change of a Workload that bears on decisions, if something was decided by it; else None."""
+        """Return the first relevant change of a Workload if it shows a decision; else None."""
         number = self._front(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return number if number in self.decided else None
 
     def is_front(self, number: int) -> bool:
-        """Whether it is the first of its object that bears on decisions."""
+        """Report whether a change is the first of its object that affects decisions."""
         return self._front(self.items[number].key) == number
 
     def before(self, number: int) -> list[int]:
-        """Those of the same object that came before."""
+        """Return the earlier pending changes of the same object."""
         return [each for each in self._by_key[self.items[number].key] if each < number]
 
     def _front(self, key: Key) -> int | None:
@@ -205,11 +206,11 @@ class Backlog:
         return next((number for number in numbers if not self.items[number].change.is_idle), None)
 
     def fronts(self) -> Iterator[int]:
-        """Those by which something was decided that are the first of their objects."""
+        """Yield the changes with a decision that are the first of their objects."""
         return (number for number in list(self.decided) if self.is_front(number))
 
     def evictions_for(self, uid: str) -> dict[int, Preempted]:
-        """Who was evicted for the Workload of that uid."""
+        """Return the evictions for the preemptor with that uid, by number."""
         found: dict[int, Preempted] = {}
         for number in self.fronts():
             preempted = self.items[number].change.decision
@@ -220,21 +221,19 @@ class Backlog:
 
 # --- likeness ---
 #
-# Which decisions are equal though they differ: victims that are alike in all that either scheduler goes by.
+# Decisions that count as equal although they differ: their victims are equal in all that either scheduler compares.
 #
-# In the memory of the other scheduler the instant of a reservation is exact; in the objects it is whole seconds, and
-# uids
-# decide what these leave open. So of two in one queue, with one priority and the same usage, reserved within a second
-# of
-# each other, either may go. Source: Kueue's pkg/scheduler/preemption/common (CandidatesOrdering).
+# Kueue's memory holds reservation times with full precision; the objects hold whole seconds, and uids break ties. So of
+# two Workloads in one queue, with the same priority and usage, reserved within a second, either may be the victim.
+# Source: Kueue's pkg/scheduler/preemption/common (CandidatesOrdering).
 
 
-#: Instants that differ by no more may be one.
+#: The maximum difference of reservation times that may be equal.
 _WITHIN: Final = SECOND
 
 
 def swapped(decision: Preempt, seen: Mapping[int, Preempted], snapshot: Snapshot) -> Sequence[int] | None:
-    """The evictions that were seen, if they are those that were predicted but for victims that are alike; else None."""
+    """Return the observed evictions if they match the predicted ones up to equivalent victims; else None."""
     wanted = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(seen) != len(wanted):
         return None
@@ -256,7 +255,7 @@ def _is_wanted(preempted: Preempted, wanted: dict[str, Target]) -> bool:
 
 
 def are_alike(one: Admitted, other: Admitted) -> bool:
-    """Whether either may go in place of the other."""
+    """Report whether two admitted Workloads are interchangeable as victims."""
     return (
         one.queue is other.queue
         and one.priority == other.priority
@@ -268,14 +267,14 @@ def are_alike(one: Admitted, other: Admitted) -> bool:
 
 # --- matching ---
 #
-# Whether the other scheduler has done what ours has decided.
+# Match decisions of the model with changes by Kueue.
 
 
 Signature: TypeAlias = tuple[object, ...]
 
 
 def done(decision: Decision, backlog: Backlog, snapshot: Snapshot) -> Sequence[int] | None:
-    """The changes by which the other has done what the model decided; None if it has not, or not all of it."""
+    """Return the changes by which Kueue did what the model decided; None if it has not done all of it."""
     if isinstance(decision, Admit):
         number = backlog.front(decision.head.workload.key)
         if number is not None and backlog.items[number].change.decision == predicted_of(decision):
@@ -296,7 +295,7 @@ def done(decision: Decision, backlog: Backlog, snapshot: Snapshot) -> Sequence[i
 
 
 def signature_of(decision: Decision) -> Signature:
-    """What a decision is, to be told from others."""
+    """Return a value that identifies a decision."""
     if isinstance(decision, Admit):
         return ("admit", *predicted_of(decision))
     targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
@@ -304,7 +303,7 @@ def signature_of(decision: Decision) -> Signature:
 
 
 def is_effective(decision: Decision) -> bool:
-    """Whether it would be seen."""
+    """Report whether a decision has a visible effect."""
     if isinstance(decision, Preempt):
         return not all(target.workload.evicted for target in decision.targets)
     return isinstance(decision, Admit)

@@ -1,18 +1,18 @@
-"""Follows another scheduler: predicts what it decides, and compares.
+"""Decision replay: feeds watch events to the model one by one and matches its decisions with those of Kueue.
 
-Theory of operation. Changes come in some order; the other has seen them in another, for no API promises one between
-objects, and it decides while changes are on their way. So a prediction is no moment's: the model (`model.py`) is shown
-changes one by one, and decides after each. What it decides counts as agreed once the other was seen to do it; only then
-the model is shown it. Both agree if there is some order of what was seen, each object's own changes in their order, in
-which our scheduler makes each decision of the other, and none besides. In each cohort tree it is found so:
+Theory of operation. No API guarantees an order between objects, and Kueue decides while changes are in flight. So Kueue
+saw the changes in another order than the shadow. The model (`model.py`) therefore gets the changes one by one and
+decides after each. A decision counts as agreed once Kueue is seen to do the same; only then the model gets its result.
+Both agree if some order of the changes exists in which our scheduler makes exactly the decisions of Kueue. The changes
+of one object stay in their order. In each cohort tree:
 
-1. The model decides. What of it the other was seen to do is shown to it, and it decides again.
-2. Where the other has not done it yet, or the model decides nothing, the next change is shown to it: at once if the
-   other has done something that is not predicted, for then it knew more; else after the time `settle`, for then it may
-   only be slow to write.
-3. What the other has done rests on nothing that came more than `settle` after it. If by then the model has not decided
-   it, or the other has not done for the time `patience` what the model decided, they have parted. That is told, and the
-   model goes on from what the other did.
+1. The model decides. It gets the results that Kueue has already written, and decides again.
+2. If Kueue has not acted yet, or the model decides nothing, the model gets the next change. That happens at once if
+   Kueue made a decision that is not predicted, because Kueue then knew more. Otherwise it happens after `settle`,
+   because Kueue may only be slow to write.
+3. A decision of Kueue depends on nothing that came more than `settle` after it. If the model has not made it by then,
+   the two diverge. They also diverge if Kueue has not done for `patience` what the model decided. A finding reports the
+   divergence, and the model continues from what Kueue did.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,33 +39,34 @@ from batchyard.shadow.state import ALL, Known, Terms
 
 @dataclass(slots=True)
 class Stuck:
-    """A tree in which the model has decided what the other has not done."""
+    """A cohort tree in which the model has decided what Kueue has not done yet."""
 
     since: Instant
-    #: What it has decided, together.
+    #: The decisions of the last cycle.
     decisions: list[Decision] = field(default_factory=list)
-    #: Of each of it that is to be seen, when it was decided first.
+    #: For each visible decision, the time when it was made first.
     first: dict[Signature, Instant] = field(default_factory=dict)
-    #: Whether it is to decide anew.
+    #: Whether the model must decide again.
     is_stale: bool = False
 
 
 class Pursuit(Known):
-    """See the module."""
+    """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
         super().__init__(policy, terms)
-        #: Whether the model is shown all that it may be before it decides.
+        #: Whether the model processes all available changes before it decides.
         self.shows_first = False
-        #: Whether it decides only where the other has decided what is not foreseen yet.
+        #: Whether the model decides only if Kueue made a decision that is not predicted yet.
         self.is_lazy = False
         self._stuck: dict[str, Stuck] = {}
-        #: Decisions of the other, by number, for which one who was parked was tried again, upon what was shown.
+        #: By number of an observed decision: the count of processed changes when a parked Workload was last retried for
+        #: it.
         self._tried: dict[int, int] = {}
         self._shown = 0
 
     def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Changes, in the order in which they came."""
+        """Add changes in the order of arrival."""
         for event in events:
             self._name(event)
             for change in changes_of(event):
@@ -74,7 +75,7 @@ class Pursuit(Known):
                     self._take_up(change)
 
     def go_on(self, now: Instant) -> None:
-        """Go on as far as that goes."""
+        """Process changes and decisions as far as possible."""
         self._now = now
         first, second = (self._show_next, self._decide) if self.shows_first else (self._decide, self._show_next)
         while self._look_again() or first() or self._try_again() or second():
@@ -82,11 +83,11 @@ class Pursuit(Known):
 
     @property
     def is_level(self) -> bool:
-        """Whether both have done the same."""
+        """Whether no change and no decision is pending."""
         return not self.backlog.items and not self._stuck
 
     def next_look(self) -> Instant | None:
-        """When to look again, if nothing comes before."""
+        """Return the time of the next check if no change comes before."""
         times = [self._due(number) for number in self.backlog.decided]
         for stuck in self._stuck.values():
             times += [self._since(first) + self._terms.patience for first in stuck.first.values()]
@@ -98,7 +99,7 @@ class Pursuit(Known):
     # 1. The model decides.
 
     def _decide(self) -> bool:
-        """Let the model decide where it may have something to; whether anything came of it."""
+        """Run a cycle of the model if needed; report whether the state changed."""
         if self.is_lazy and not self.backlog.decided:
             return False
         heads, parked = [], False
@@ -121,7 +122,7 @@ class Pursuit(Known):
         return came or parked
 
     def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """Take what the model decided as done, if the other has done all of it; whether it has."""
+        """Complete the decisions of a tree if Kueue has done all of them; report whether it has."""
         effective = [each for each in decisions if is_effective(each)]
         if all(self._done(each) is not None for each in effective):
             self._complete(tree, decisions)
@@ -135,7 +136,7 @@ class Pursuit(Known):
         return False
 
     def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
-        """Both have decided the same: the model is shown what came of it."""
+        """Feed the results of agreed decisions to the model."""
         self._stuck.pop(tree, None)
         done = [(each, self._done(each) or ()) for each in decisions if is_effective(each)]
         self.model.put_back(decisions)
@@ -143,7 +144,7 @@ class Pursuit(Known):
             self._agree(decision, numbers)
 
     def _look_again(self) -> bool:
-        """Whether the other has done by now what the model decided earlier, or as much of it as it ever will."""
+        """Report whether Kueue has now done earlier decisions of the model, completely or as far as it ever will."""
         for tree, stuck in self._stuck.items():
             if stuck.is_stale:
                 continue
@@ -162,7 +163,7 @@ class Pursuit(Known):
         return done(decision, self.backlog, self.model.index.snapshot)
 
     def _agree(self, decision: Decision, numbers: Sequence[int]) -> None:
-        """Show the model what both have decided."""
+        """Count the agreed decisions and feed their changes to the model."""
         for number in numbers:
             observed = self.backlog.items[number].change.decision
             assert observed is not None, "it was compared just now"
@@ -175,11 +176,11 @@ class Pursuit(Known):
             self._show(number)
 
     def _try_again(self) -> bool:
-        """Let the model try one that is parked, and was decided about by the other; whether anything came of it.
+        """Retry a parked Workload about which Kueue decided; report whether the state changed.
 
-        The other goes through its lines one by one, and meanwhile things change: who was parked lately may have had
-        his turn after a change that was shown to the model later, alone. Else all of his tree are tried again, if
-        something may help them.
+        Kueue processes its queues one by one while objects change. So a recently parked Workload may have had its
+        attempt after a change that the model processed later; it is retried alone. Otherwise all Workloads of its tree
+        are activated, if a change may help them.
         """
         for number in self.backlog.fronts():
             if self._tried.get(number) == self._shown:
@@ -203,10 +204,9 @@ class Pursuit(Known):
         return False
 
     def _try_without_the_late(self, about: str) -> bool:
-        """Let the model decide about one whose turn it is as if other queues were not through yet; whether it did.
+        """Run a cycle without the heads that Kueue may not have reached yet; report whether it matched Kueue.
 
-        One who has come while the other goes through a long line has his turn later than with the model, which goes
-        through it at once.
+        While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
         """
         since = self._now - self._terms.settle - self.gathers
         heads = self.model.heads(self._now)
@@ -222,10 +222,10 @@ class Pursuit(Known):
         self._complete(tree, decisions)
         return True
 
-    # 2. Changes are shown to it.
+    # 2. The model processes changes.
 
     def _show_next(self) -> bool:
-        """Show the model the first change that it may be shown; whether there was one."""
+        """Feed the next allowed change to the model; report whether there was one."""
         held: dict[Key, None] = {}
         for number, item in self.backlog.items.items():
             if item.key in held:
@@ -234,7 +234,7 @@ class Pursuit(Known):
             if item.change.decision is not None or not self._may_show(tree):
                 held[item.key] = None
                 if tree == ALL:
-                    return False  # what comes after it may rest upon it
+                    return False  # later changes may depend on it
                 continue
             if not self._wake(item.came, tree):
                 self._show(number)
@@ -243,19 +243,19 @@ class Pursuit(Known):
         return self._wake(self._now, ALL)
 
     def _wake(self, now: Instant, tree: str) -> bool:
-        """Wake those of a tree for whom the other has gathered for long enough by then; whether there were any."""
+        """Activate the parked Workloads of a tree after its batching time; report whether any tree was activated."""
         woken = self.model.wake(now, lambda each: tree in (ALL, each) and self._may_show(each))
         for each in woken:
             self._outdate(each)
         return bool(woken)
 
     def _outdate(self, tree: str) -> None:
-        """The model knows more of a tree than when it decided."""
+        """Mark the last decisions in a tree as stale: the model has processed more changes since."""
         for stuck in self._stuck.values() if tree == ALL else filter(None, [self._stuck.get(tree)]):
             stuck.is_stale = True
 
     def _may_show(self, tree: str) -> bool:
-        """Whether the other may be taken to have seen more than the model."""
+        """Report whether Kueue can be assumed to have seen more changes than the model."""
         trees = self._stuck if tree == ALL else [tree] if tree in self._stuck else []
         return all(
             self._now - self._since(self._stuck[each].since) >= self._terms.settle or self._is_unforeseen(each)
@@ -266,7 +266,7 @@ class Pursuit(Known):
         return self._terms.since(first, self._now)
 
     def _is_unforeseen(self, tree: str) -> bool:
-        """Whether the other has done something in a tree that the model has not decided."""
+        """Report whether Kueue made a decision in a tree that the model has not made."""
         foreseen = self._foreseen(self._stuck[tree])
         return any(
             number not in foreseen
@@ -276,7 +276,7 @@ class Pursuit(Known):
         )
 
     def _foreseen(self, stuck: Stuck) -> set[int]:
-        """Of what the model has decided in a tree, the decisions of the other that are the same."""
+        """Return the numbers of Kueue's decisions that match those of the model in a tree."""
         effective = [each for each in stuck.decisions if is_effective(each)]
         return {number for each in effective for number in self._done(each) or ()}
 
@@ -289,13 +289,13 @@ class Pursuit(Known):
         self.counts.unseen += item.change.is_unseen
         self.model.show(item.change.event, item.came)
 
-    # 3. They part (`judgement.py`).
+    # 3. Divergence (`divergence.py`).
 
     def _due(self, number: int) -> Instant:
-        """Until when the model may be shown more that explains a decision of the other.
+        """Return the deadline until which further changes may explain a decision of Kueue.
 
-        What came later than `settle` after it cannot: the other did not know it. One that is part of what the model has
-        decided together waits for the rest of that.
+        A change that came more than `settle` after the decision cannot explain it: Kueue did not know it. A decision
+        that matches a part of the model's decisions waits for the rest of them.
         """
         stuck = self._stuck.get(self._tree_of(self.backlog.items[number]))
         is_foreseen = stuck is not None and number in self._foreseen(stuck)
@@ -304,31 +304,31 @@ class Pursuit(Known):
 
 # --- orders ---
 #
-# In which orders changes are taken: as they came, as they were stored, all changes before decisions.
+# The orders in which changes are replayed: by arrival, by revision, or all changes before decisions.
 
 
 class Call(NamedTuple):
-    """What came, and when."""
+    """Watch events and the time of their arrival."""
 
     events: Sequence[WatchEvent]
     now: Instant
 
 
 class Order(NamedTuple):
-    """An order other than that in which changes came."""
+    """A replay order other than the order of arrival."""
 
-    #: Within which time they are taken together.
+    #: Changes that arrived within this time are processed together.
     within: Duration
-    #: Whether all changes go before decisions.
+    #: Whether all changes are processed before decisions.
     shows_first: bool
-    #: Whether those of queues go before those of Workloads, whose watch is another.
+    #: Whether changes of queues come before changes of Workloads, which arrive on another watch.
     queues_first: bool
-    #: Whether they are taken in the order of their revisions instead, all before the next decision together.
+    #: Whether changes are ordered by revision, with all changes up to the next decision together.
     by_revision: bool = False
 
 
 def orders_of(settle: Duration) -> Sequence[Order]:
-    """The orders that are tried: what came further apart than the time `settle` is not taken together."""
+    """Return the replay orders; changes further apart than `settle` are not processed together."""
     shorter = (settle // 10, settle // 100, 0)
     return (
         Order(0, True, False, by_revision=True),
@@ -340,7 +340,7 @@ def orders_of(settle: Duration) -> Sequence[Order]:
 
 
 def ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
-    """Changes in an order; those that are taken together are together."""
+    """Yield the changes in the given order, in groups to process together."""
     if order.by_revision:
         yield from by_revision(calls)
         return
@@ -349,7 +349,7 @@ def ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
 
 
 def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
-    """Calls that follow each other within a time."""
+    """Group consecutive calls whose distance from the first is at most `within`."""
     found: list[Call] = []
     for call in calls:
         if found and call.now - found[0].now > within:
@@ -366,9 +366,9 @@ def _queues_first(calls: Sequence[Call]) -> Sequence[Call]:
 
 
 def by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-    """Changes in the order in which they were stored; those that follow a decision begin anew.
+    """Yield changes by revision; a change after a decision starts a new group.
 
-    No API promises that revisions of several kinds tell their order, but where one store keeps all of them, they do.
+    No API guarantees that revisions of several kinds are comparable. They are if one store keeps all kinds.
     """
     found: list[Call] = []
     now: Instant = 0
@@ -386,7 +386,7 @@ def by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
 
 
 def within_reach(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
-    """Changes in the order in which they were stored, those together that came within a time."""
+    """Yield changes by revision, grouped by arrival time."""
     in_order: list[Call] = []
     for call in sorted(_single(calls), key=lambda call: call.events[0].revision):
         in_order.append(call._replace(now=max(call.now, in_order[-1].now) if in_order else call.now))

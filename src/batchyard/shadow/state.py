@@ -1,4 +1,4 @@
-"""What is known while another scheduler is followed: what the model was shown, what came and was not, who is who."""
+"""Shadow state: the model, the changes that it has not processed yet, Workload names by uid, and the time limits."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,32 +18,32 @@ from batchyard.shadow.observed import Backlog, Change, Item, ObservedAdmitted, P
 
 # --- held back ---
 #
-# When another scheduler decided nothing, since it waited for pods of somebody admitted to be ready (blockAdmission).
+# Periods in which Kueue decided nothing because it waited for the pods of admitted Workloads (blockAdmission).
 #
-# Its one thread stands still meanwhile, so what ours has decided is not late, and the other has seen nothing new.
+# Kueue's single scheduling thread blocks meanwhile. So our decisions are not overdue, and Kueue has seen nothing new.
 # Source: waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
 
 
 _POLICY: Final = PodsReadyPolicy(without_job=True)
-#: So many times are remembered: orders are tried of what happened a moment ago.
+#: The number of periods that are kept: only recent changes are replayed in other orders.
 _SPANS_MAX: Final = 100
 
 
 class HeldBack:
-    """See the module. Told of all Workloads, of whichever tree."""
+    """The recent periods in which the blockAdmission gate was closed, computed from the Workloads of all trees."""
 
     def __init__(self) -> None:
         self._gate = PodsReadyGate(_POLICY)
-        #: From when until when nobody was admitted, in order; the last may have no end yet.
+        #: Begin and end of each period, in order; the last may have no end yet.
         self._spans: deque[tuple[Instant, Instant | None]] = deque(maxlen=_SPANS_MAX)
 
     def recall(self, events: Iterable[WatchEvent], now: Instant) -> None:
-        """All Workloads that there are, as where it begins or a watch had a gap."""
+        """Restart from all existing Workloads, at the start or after a gap in a watch."""
         self._gate = PodsReadyGate(_POLICY)
         self.observe(events, now)
 
     def observe(self, events: Iterable[WatchEvent], now: Instant) -> None:
-        """Take note of changes of Workloads."""
+        """Update the periods from changes of Workloads."""
         for event in events:
             self._gate.observe(event)
         was_closed = bool(self._spans) and self._spans[-1][1] is None
@@ -53,69 +53,69 @@ class HeldBack:
             self._spans[-1] = (self._spans[-1][0], now)
 
     def since(self, first: Instant, now: Instant) -> Instant:
-        """From when on what was so first counts: not before the other could decide again; `now` until then."""
+        """Return the time from which `first` counts: the end of a period without decisions; `now` while it lasts."""
         for begin, end in reversed(self._spans):
             if begin <= now:
                 return max(first, now if end is None or end > now else end)
         return first
 
 
-#: The trees of what bears on all of them.
+#: The tree name for changes that affect all trees.
 ALL: Final = "*"
-#: So many who are gone are still known by name: decisions may name them that come later.
+#: The number of deleted Workloads whose names are kept: later decisions may refer to them.
 _GONE_MAX: Final = 1000
 
 
 class Terms(NamedTuple):
-    """How long the other may take."""
+    """Time limits and settings of the comparison."""
 
-    #: By how much what is told of one object may be later than what is told of another.
+    #: The maximum difference between the delays of two watches.
     settle: Duration = 2 * SECOND
-    #: How long the other may take to do what the model has decided.
+    #: The time that Kueue has to do what the model decided.
     patience: Duration = 15 * SECOND
-    #: How long the other gathers what may help those who are parked, before it tries them again.
+    #: The time that Kueue batches changes before it activates parked Workloads.
     gathers: Duration = GATHERED_BY_KUEUE
-    #: Whether it goes by when Workloads were made, and not evicted, whose pods were not ready.
+    #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_by_creation: bool = False
-    #: When it waited for pods to be ready; None where it never does.
+    #: The periods in which Kueue waited for pods to be ready; None if it never does.
     held_back: HeldBack | None = None
 
     def since(self, first: Instant, now: Instant) -> Instant:
-        """From when on what was so first counts against the other; `now` while it may do nothing."""
+        """Return the time from which a missing action of Kueue counts; `now` while Kueue decides nothing."""
         return first if self.held_back is None else self.held_back.since(first, now)
 
 
 class Known:
-    """See the module."""
+    """The model, the pending changes and the findings of one follower."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
         self.model = Model(policy, terms.gathers, is_by_creation=terms.is_by_creation)
         self.counts = Counts()
-        #: What is to be told.
+        #: Findings that are not reported yet.
         self.findings: list[Finding] = []
         self._terms = terms
-        #: What the model was not shown yet.
+        #: Changes that the model has not processed yet.
         self.backlog = Backlog()
-        #: What the other has not done and was told so: it is left aside until it is done.
+        #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
         self.missed: dict[str, Signature] = {}
         self._names: dict[str, str] = {}
         self._gone: deque[str] = deque()
         self._now: Instant = 0
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What was there before: nothing of it is a decision to compare."""
+        """Load the initial objects; they contain no decision to compare."""
         self._now = now
         for event in events:
             self._name(event)
             self.model.show(event, now)
 
     def recall_settled(self) -> None:
-        """Nothing comes of those who wait: the other has looked at all of them."""
+        """Assume that Kueue has already tried all pending Workloads without success."""
         self.model.rest(self._now)
 
     @property
     def gathers(self) -> Duration:
-        """How long the other is taken to gather what may help those who are parked."""
+        """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
         return self.model.index.line_up.gathers
 
     @gathers.setter
@@ -124,11 +124,11 @@ class Known:
 
     @property
     def size(self) -> int:
-        """How many Workloads there are, or were of late."""
+        """The number of Workloads, including recently deleted ones."""
         return len(self._names)
 
     def _take_up(self, change: Change) -> None:
-        """One that was left aside is to be decided about again: it was done after all, or is another now."""
+        """Requeue a Workload that was left aside if Kueue acted on it after all, or if its spec changed."""
         if isinstance(change.decision, Preempted):
             self._leave_aside_no_more(self._names.get(change.decision.by, ""))
         view, old = workload_view(change.event.obj), change.event.old
@@ -159,7 +159,7 @@ class Known:
         return self.model.tree_of_queue(queue) or queue
 
     def _tree_of(self, item: Item) -> str:
-        """The tree that a change is about."""
+        """Return the tree that a change affects."""
         event = item.change.event
         if event.key.kind == scheme.WORKLOAD:
             return self.model.tree_of(str(event.key), event.obj) or str(event.key)

@@ -1,10 +1,10 @@
-"""What is due for Workloads without any scheduling: evictions because of specs, queues and checks, and the way back.
+"""Lifecycle check: evictions and requeues that follow from specs, queues and checks, without any scheduling.
 
-Ours is asked what it would do about a Workload, with the objects as they are. If after the time `patience` the other
-has not done it, that is told. An eviction by the other for a reason that objects tell must be one that ours would do
-too, with what is known when the time `settle` has passed, and so must a way back into the queue within `patience`. What
-rests on the other's own settings, as on how long pods may take to be ready, is not judged. What the other says of its
-decisions is held against what it did (`contradictions.py`).
+Our Workload controller computes what it would do for a Workload, given the current objects. If Kueue has not done it
+within `patience`, a finding reports that. If Kueue evicts for a reason that the objects show, our controller must evict
+too, given the state after `settle`. The same holds for a requeue within `patience`. Actions that depend on Kueue's own
+settings, such as the PodsReady timeout, are not checked. The messages of Kueue's decisions are compared with what it
+did (`contradictions`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,8 @@ from batchyard.shadow.state import Terms
 
 # --- contradictions ---
 #
-# What the other scheduler says of a decision against what it did: nothing of it rests on an order of changes.
+# Compare the messages that Kueue writes for a decision with the decision itself. No check depends on the order of
+# changes.
 #
 # Sources: Kueue's pkg/scheduler/preemption (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation,
 # UpdateRequeueState).
@@ -36,7 +37,7 @@ _DUE_TO: Final = " due to "
 
 
 class Contradiction(NamedTuple):
-    """What was said, and what would be true."""
+    """The text that Kueue wrote, and the correct one."""
 
     parting: Parting
     said: str
@@ -44,7 +45,7 @@ class Contradiction(NamedTuple):
 
 
 def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
-    """What a change of a Workload says that is not so."""
+    """Yield the statements in a change of a Workload that contradict its fields."""
     if event.old is None or event.type is EventType.DELETED:
         return
     for kind, check in ((r.PREEMPTED, _preempted), (r.QUOTA_RESERVED, _reserved)):
@@ -72,23 +73,23 @@ def _counted(obj: Obj, old: Obj) -> Iterator[Contradiction]:
     before, now = _count(old), _count(obj)
     if now and now not in (before, before + 1):
         said = f"requeueState.count goes from {before} to {now}"
-        yield Contradiction(Parting.REQUEUED, said, "it grows by one with each eviction that it counts, or begins anew")
+        yield Contradiction(Parting.REQUEUED, said, "it grows by one with each counted eviction, or is reset")
 
 
 def _count(obj: Obj) -> int:
     return int(((obj.get("status") or {}).get("requeueState") or {}).get("count") or 0)
 
 
-#: Evictions for these reasons follow from objects alone.
+#: Eviction reasons that follow from objects alone.
 _TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
-#: Conditions that ours would make true too, in words, and how it is told if not.
+#: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
 _CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
-#: Conditions that become true, and what that is.
+#: Conditions that become True, and the action that each stands for.
 _DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
 
 
 class _Seen(NamedTuple):
-    """A condition that became true, as it was seen: the Workload before, why, and until when ours may agree."""
+    """A condition that became True: the Workload before, the reason, the arrival time, our controller's deadline."""
 
     before: Obj
     reason: str
@@ -98,57 +99,57 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """The objects as they are now."""
+    """The current objects, as the reader for our Workload controller."""
 
     objects: dict[Key, Obj] = field(default_factory=dict)
-    #: One of them as it was before.
+    #: At most one object in its earlier state; it takes precedence over `objects`.
     instead: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """An object, or None."""
+        """Return an object, or None."""
         return self.instead.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Nobody asks."""
+        """Return nothing: the Workload controller does not call this."""
         del uid, namespace
         return ()
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Nobody asks."""
+        """Return nothing: the Workload controller does not call this."""
         del kind, namespace
         return ()
 
 
 class Steps:
-    """See the module."""
+    """Compares Kueue's evictions and requeues with those of our Workload controller."""
 
     def __init__(self, terms: Terms, knows: Callable[[Instant], bool]) -> None:
-        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
         self.counts = Counts()
         self._terms = terms
         self._knows = knows
         self._now: Instant = 0
         self._seen = Seen()
         self._ours = WorkloadLifecycle()
-        #: Workloads to look at, each with when.
+        #: Workloads to check, each with the time of the check.
         self._due: dict[Key, Instant] = {}
-        #: What ours would do about some, and since when.
+        #: Workloads on which our controller would act: the actions as text, and the time since when.
         self._wanted: dict[Key, tuple[str, Instant]] = {}
-        #: Evictions and ways back that were seen, by Workload and condition.
+        #: Evictions and requeues that Kueue wrote, by Workload and condition.
         self._claimed: dict[tuple[Key, str], _Seen] = {}
         self._contradicted: list[Finding] = []
-        #: What was told as not done.
+        #: The actions reported as not done, by Workload.
         self._told: dict[Key, str] = {}
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What is there; what was known before counts no more."""
+        """Restart from the given objects; drop all earlier state."""
         for table in (self._seen.objects, self._due, self._wanted, self._claimed):
             table.clear()
         for event in events:
             self._note(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Finding]:
-        """Changes, and what is to be told by now."""
+        """Process changes, and yield the findings that are due by now."""
         self._now = now
         for event in events:
             self._note(event, now)
@@ -158,7 +159,7 @@ class Steps:
         yield from self._undone(now)
 
     def next_look(self) -> Instant | None:
-        """When to look again, if nothing comes before."""
+        """Return the time of the next check if no change comes before."""
         times = [*self._due.values(), *(each.due for each in self._claimed.values())]
         return min((time for time in times if time > self._now), default=None)
 
@@ -186,12 +187,12 @@ class Steps:
             due = now + self._terms.settle
             self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
         if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
-            # It may have been told by a clock that is not ours.
+            # Kueue's clock may differ from the local one.
             due = now + self._terms.patience
             self._claimed[event.key, r.REQUEUED] = _Seen(old, str(requeued["reason"]), now, due)
 
     def _unfounded(self, now: Instant) -> Iterator[Finding]:
-        """Evictions, and ways back, for which ours sees no reason."""
+        """Yield evictions and requeues for which our controller finds no reason."""
         for (key, kind), seen in list(self._claimed.items()):
             wanted = self._asked(key, now, seen.before).get(kind)
             if wanted == seen.reason or (wanted is not None and kind == r.REQUEUED):
@@ -208,14 +209,14 @@ class Steps:
                 yield self._finding(parting, seen.came, key, message, theirs, {"decision": ours})
 
     def _standing(self, key: Key) -> str:
-        """What an eviction, or a way back, rests on."""
+        """Describe the fields that decide an eviction or a requeue."""
         workload = self._seen.objects.get(key)
         local = workload and self._seen.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
         )
         queue = local and self._seen.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
         if not workload or not local or not queue:
-            return ": its queue is not there"
+            return ": its queue does not exist"
         stops = (
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
             for obj in (local, queue)
@@ -227,7 +228,7 @@ class Steps:
         )
 
     def _undone(self, now: Instant) -> Iterator[Finding]:
-        """What ours would have done long ago."""
+        """Yield the actions that our controller would have taken long ago."""
         for key in [key for key, when in self._due.items() if when <= now]:
             del self._due[key]
             wanted = self._asked(key, now)
@@ -247,7 +248,7 @@ class Steps:
             yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
 
     def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
-        """What ours would do: conditions that it would make true, each with its reason."""
+        """Return what our controller would do: the conditions that it would set to True, each with its reason."""
         workload = self._seen.objects.get(key) if before is None else before
         if workload is None:
             return {}
@@ -282,9 +283,9 @@ class Steps:
 
 
 def _may_be_missed(workload: Obj, kind: str) -> bool:
-    """Whether it matters to anybody that a condition does not become true."""
+    """Report whether it has an effect that a condition does not become True."""
     if kind == r.EVICTED:
-        return is_true(workload, r.QUOTA_RESERVED)  # else it holds nothing that could be taken
+        return is_true(workload, r.QUOTA_RESERVED)  # else it holds no quota that could be released
     if kind != r.REQUEUED:
         return True
     before = find_condition(workload, kind)
@@ -292,9 +293,10 @@ def _may_be_missed(workload: Obj, kind: str) -> bool:
 
 
 def _is_stuck(reason: str) -> bool:
-    """Whether Kueue leaves one whose Requeued is False for that reason where he is, though he is active again.
+    """Report whether Kueue keeps Requeued=False with this reason although the Workload is active again.
 
-    It knows Deactivated alone, not what that was due to, so that nothing ever comes of one whose check was rejected.
+    Kueue matches Deactivated alone and not reasons with a suffix. So a Workload deactivated by a rejected check is
+    never requeued.
     Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
     """
     return reason.startswith(r.DEACTIVATED) and reason != r.DEACTIVATED

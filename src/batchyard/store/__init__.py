@@ -1,1 +1,1 @@
-"""Revisions and watches of objects, without knowledge of any kind."""
+"""Storage of objects with revisions and watches, independent of their kinds."""

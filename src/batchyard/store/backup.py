@@ -1,8 +1,8 @@
-"""Backups of a journal: one file with all there is at one revision, made while the journal is in use or not.
+"""Backups of a journal: one file with all objects at one revision, taken while the journal is open or closed.
 
-A journal that was restored goes on far beyond the revisions of its backup, and holds no history: the platform that was
-backed up may have told of later ones, and a client that has seen those must list again instead of taking new revisions
-for the ones it knows. (etcd's snapshots are restored for Kubernetes in the same way: bumped, and marked as compacted.)
+A restored journal continues far beyond the revisions of its backup, and holds no history. The platform that was backed
+up may have served later revisions. A client that has seen those must list again, instead of mistaking new revisions for
+known ones. (Restoring etcd's snapshots for Kubernetes works in the same way: bumped, and marked as compacted.)
 """
 
 import os
@@ -28,12 +28,12 @@ from batchyard.store.journal_file import (
     write_floor,
 )
 
-#: What every file of SQLite begins with.
+#: The first bytes of every SQLite file.
 _SQLITE: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> Contents:
-    """Write a backup, and read it through; its contents. JournalError if the journal is damaged."""
+    """Write a backup, read it through, and return its contents. JournalError if the journal is damaged."""
     if not journal.exists():
         raise JournalError(f"{journal}: there is no such journal; name its data directory")
     _refuse_to_overwrite(backup)
@@ -48,14 +48,14 @@ def back_up(journal: Path, backup: Path) -> Contents:
         contents = read_journal(draft, is_alone=True, told_as=journal)
         last = contents.recovered.revision
         if marked is None or marked.revision > last or marked.identity != contents.floor.identity:
-            raise damaged(journal, f"its mark does not fit to what it holds, which ends at revision {last}")
-        _refuse_to_overwrite(backup)  # somebody else may have made it meanwhile
+            raise damaged(journal, f"its mark does not match its contents, which end at revision {last}")
+        _refuse_to_overwrite(backup)  # another process may have created it meanwhile
         rename_for_good(draft, backup)
     return contents
 
 
 def restore(backup: Path, journal: Path) -> Contents:
-    """Make a journal from a backup, where there is none yet; its contents. JournalError if the backup is no good."""
+    """Create a journal from a backup, and return its contents. JournalError if one is invalid or the other exists."""
     if not backup.is_file():
         raise JournalError(f"{backup}: there is no such file")
     if any(backup.with_name(backup.name + end).exists() for end in ("-wal", "-journal")):
@@ -86,7 +86,7 @@ def restore(backup: Path, journal: Path) -> Contents:
 
 
 def _copy(path: Path, to: Path, *, is_alone: bool = False, told_as: Path | None = None) -> None:
-    """Copy a journal as it is now; what the disk refuses is told of the one that it is refused to."""
+    """Copy a journal in its current state; a disk error names the file that it concerns."""
     with told(path), closing(read_only(path, is_alone=is_alone)) as source:
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -96,7 +96,7 @@ def _copy(path: Path, to: Path, *, is_alone: bool = False, told_as: Path | None 
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """A new file in the folder of another, for its owner alone; gone in the end, unless it has another name by then."""
+    """Create a private file in the folder of another; it is deleted at the end unless it was renamed."""
     try:
         file, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:
@@ -112,4 +112,4 @@ def _draft(path: Path) -> Iterator[Path]:
 
 def _refuse_to_overwrite(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise JournalError(f"{path}: it is there already, and is not overwritten; name another")
+        raise JournalError(f"{path}: it already exists and is not overwritten; name another file")

@@ -1,11 +1,12 @@
-"""The mark: up to which revision a journal was acknowledged, told in a second place, and the lock on both.
+"""The commit mark: a second record of the last acknowledged revision of a journal, and the lock on both.
 
-SQLite ends its write-ahead log at the first frame that does not fit, without a word: one flipped bit there would take
-back what was acknowledged. So a mark is written after each transaction: which journal it was, and its last revision. A
-journal that ends before its mark has lost something, or is an older copy; one of another identity is not ours at all.
+SQLite silently ends its write-ahead log at the first invalid frame, so one flipped bit could revert acknowledged
+changes. Therefore a mark is written after each transaction: the identity of the journal, and its last revision. A
+journal that ends before its mark has lost changes or is an older copy. A journal with another identity is a different
+one.
 
-The mark costs one system call and no flush. The end of the process cannot part it from the journal. After a loss of
-power it may be older than the journal, which asks for less than it could, but with `Sync.FULL` never newer.
+The mark costs one system call and no flush. The end of the process cannot separate it from the journal. After a power
+loss it may be older than the journal, which weakens the check. With `Sync.FULL` it is never newer.
 """
 
 import fcntl
@@ -21,29 +22,29 @@ _LENGTH: Final = _RECORD.size + _CHECKSUM.size
 
 
 class JournalError(Exception):
-    """The journal cannot be used; says why and what to do."""
+    """The journal cannot be used; the message contains the reason and the remedy."""
 
 
 class Marked(NamedTuple):
-    """Which journal, and the last revision that was acknowledged."""
+    """The identity of a journal, and its last acknowledged revision."""
 
     identity: bytes
     revision: int
 
 
-class BadMark(Exception):  # noqa: N818 - says what it is
-    """The mark is not what was written."""
+class BadMark(Exception):  # noqa: N818 - the name is the condition
+    """The mark is damaged."""
 
 
 class Mark:
-    """The mark of a journal, which nobody else has while it is open."""
+    """The open mark of a journal, with an exclusive lock."""
 
     def __init__(self, journal: Path) -> None:
         path = mark_of(journal)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise JournalError(f"{path}: {error.strerror}; see that its folder is there and may be written") from error
+            raise JournalError(f"{path}: {error.strerror}; check that its folder exists and is writable") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -51,30 +52,30 @@ class Mark:
             raise JournalError(f"{journal}: another process has it open; end that one first") from error
 
     def read(self) -> Marked | None:
-        """What it says; None if nothing was written yet. BadMark if it cannot be believed."""
+        """Return the content; None if the mark is empty. BadMark if it is damaged."""
         return _read(self._file)
 
     def write(self, marked: Marked) -> None:
-        """Say it anew. OSError if that cannot be done."""
+        """Overwrite the mark. OSError if that fails."""
         record = _RECORD.pack(*marked)
         os.pwrite(self._file, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
 
     def flush(self) -> None:
-        """Bring it to the disk."""
+        """Flush the mark to the disk."""
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the mark and release the lock."""
         os.close(self._file)
 
 
 def mark_of(journal: Path) -> Path:
-    """Where the mark of a journal lies."""
+    """Return the path of the mark of a journal."""
     return journal.with_suffix(".mark")
 
 
 def is_held(journal: Path) -> bool:
-    """Whether a process has a journal open."""
+    """Report whether a process has a journal open."""
     try:
         file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -98,7 +99,7 @@ def wait_until_let_go(journal: Path) -> None:
 
 
 def peek(journal: Path) -> Marked | None:
-    """What the mark of a journal says that another process may have open; None if there is none."""
+    """Return the mark of a journal that another process may have open; None if it does not exist."""
     try:
         file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -110,7 +111,7 @@ def peek(journal: Path) -> Marked | None:
 
 
 def rename_for_good(draft: Path, path: Path) -> None:
-    """Give a whole file its name, so that a loss of power does not take it back."""
+    """Rename a complete file into place, durably across a power loss."""
     draft.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

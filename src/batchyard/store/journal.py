@@ -1,16 +1,15 @@
-"""The journal: the revisions of a store in one SQLite file, so that they outlive the process.
+"""The journal: the revisions of a store in one SQLite file, so that they survive the process.
 
-Every change is one row under its revision: which object, and what it is from there on, or that it is gone. Rows are
-only added; compaction takes away those that a later row at or below its floor has replaced. So what is left gives the
-objects as they are, and every change above the floor with what was there before it: watches go on after a restart.
+Every change is one row under its revision, with the key and either the new object or a deletion. Rows are only added.
+Compaction deletes rows that a later row at or below the floor has replaced. The remaining rows yield the current
+objects, and every change above the floor with the previous object. So watches continue after a restart.
 
-What was damaged is told and never served: the file is read through first (journal_file.py) and held against the mark
-of what was acknowledged (mark.py). One process at a time has it open; others may read it meanwhile (backup.py).
-`append` is one transaction: what it was given is there, all of it, once it returns, and none of it before. What that
-promise is worth is the choice of `Sync`:
+Damage is reported, and damaged data is never served. On opening, the file is read completely (journal_file.py) and
+compared with the commit mark (commit_mark.py). One process at a time has the journal open; others may read it meanwhile
+(backup.py). `append` is one atomic transaction. Its durability depends on `Sync`:
 
-    FULL     it survives the loss of power (one flush of the disk for each transaction)
-    PROCESS  it survives the end of the process, however sudden; the loss of power may take the last transactions
+    FULL     it survives a power loss (one flush of the disk for each transaction)
+    PROCESS  it survives any end of the process; a power loss may lose the last transactions
 """
 
 import sqlite3
@@ -41,36 +40,37 @@ from batchyard.store.journal_file import (
 )
 from batchyard.store.log import Recovered
 
-#: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
+#: The increase of the revision after a loss of revisions: no revision ever gets two meanings for a client.
 LEAP: Final = 1_000_000_000
 _Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
-#: So many rows are added with one statement.
+#: The number of rows added with one statement.
 _ROWS_AT_ONCE: Final = 64
-#: So many rows are deleted with one statement.
+#: The number of rows deleted with one statement.
 _DELETED_AT_ONCE: Final = 256
 _INSERT: Final = [
     f"INSERT INTO revisions VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
-#: Each of them is prepared once.
+#: The size of SQLite's statement cache, so that each statement is prepared once.
 _STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 
 
 class Sync(StrEnum):
-    """What an acknowledged change survives."""
+    """The durability of an acknowledged change."""
 
     FULL = "full"
     PROCESS = "process"
 
 
 class Journal:
-    """See the module. To be used by one thread at a time."""
+    """An open journal: the file, its mark, the floor and the replaced rows. Not thread-safe."""
 
     def __init__(self, path: Path, sync: Sync = Sync.FULL, *, accept_loss: bool = False) -> None:
-        """Open a file, made first if there is none.
+        """Open a file; create it if it does not exist.
 
-        With `accept_loss` a journal that ends before its mark is taken as it is, under revisions nobody has seen.
+        With `accept_loss`, a journal that ends before its mark is accepted, and its revision is raised beyond all known
+        ones.
         """
         self._path = path
         self._mark = Mark(path)
@@ -86,19 +86,19 @@ class Journal:
 
     @property
     def floor(self) -> int:
-        """The revision up to which what was replaced is gone."""
+        """The compacted revision: rows replaced at or below it are deleted."""
         return self._floor.revision
 
     def recover(self) -> Recovered:
-        """What was read; to be taken once."""
+        """Return the contents read on opening; to be called once."""
         recovered, self._recovered = self._recovered, None
-        assert recovered is not None, "what was read is taken once"
+        assert recovered is not None, "recover() is called once"
         return recovered
 
     def append(self, changes: Sequence[WatchEvent]) -> int:
-        """Keep changes, in one transaction; how many bytes their objects have.
+        """Append changes in one transaction; return the size of their objects in bytes.
 
-        JournalError if that cannot be done: then none of them is kept.
+        Raise JournalError if that fails; then none of them is stored.
         """
         rows = [_row(change) for change in changes]
         # One statement is a transaction by itself.
@@ -111,10 +111,10 @@ class Journal:
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
 
     def compact(self, floor: int) -> None:
-        """Forget what was replaced by a revision up to this one."""
+        """Delete rows replaced by a revision up to this one."""
         self._flush_mark()
         gone = [replaced for by, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced)]
-        # Above the floor every revision has its row: to count them would take longer the more there are.
+        # Above the floor every revision has its row: counting them would take time proportional to their number.
         rows = self._floor.rows + floor - self._floor.revision - len(gone)
         raised = Floor(self._floor.identity, floor, rows)
         with self._transaction():
@@ -126,7 +126,7 @@ class Journal:
             self._replaced.popleft()
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close the file and the mark."""
         self._flush_mark()
         with told(self._path):
             self._file.close()
@@ -135,11 +135,11 @@ class Journal:
     # --- opening ---
 
     def _contents(self, *, accept_loss: bool) -> Contents:
-        """All that is in the file, if that is all that was acknowledged."""
+        """Read the file; JournalError unless it holds everything that was acknowledged."""
         try:
             marked, wrong = self._mark.read(), "" if self._path.exists() else "missing"
         except BadMark:
-            marked, wrong = None, "its mark is damaged, which says what was acknowledged"
+            marked, wrong = None, "its mark is damaged, so the acknowledged revision is unknown"
         if wrong == "missing":
             refuse_half_a_restore(self._path)
             if marked is not None and marked.revision:
@@ -153,11 +153,11 @@ class Journal:
         if not wrong:
             return contents
         if not accept_loss:
-            raise JournalError(f"{self._path} is damaged: {wrong}; restore a backup, or say --accept-loss")
+            raise JournalError(f"{self._path} is damaged: {wrong}; restore a backup, or start with --accept-loss")
         return self._leapt(max(contents.recovered.revision, marked.revision if marked else 0))
 
     def _made(self) -> Marked:
-        """Make an empty journal. It gets its name when it is whole, and has its mark: half a one is never taken."""
+        """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ class Journal:
         return marked
 
     def _leapt(self, revision: int) -> Contents:
-        """Go on beyond all revisions that anybody may have seen; watches from before must list again."""
+        """Raise the revision beyond all that clients may have seen; older watches must list again."""
         self._file = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._file.execute("SELECT identity FROM floor").fetchone()
@@ -180,7 +180,7 @@ class Journal:
         return read_journal(self._path)
 
     def _opened(self, revision: int, sync: Sync) -> sqlite3.Connection:
-        """The file, to be written; what was read of it is still what is there."""
+        """Open the file for writing; JournalError if it has changed since it was read."""
         with told(self._path):
             file = sqlite3.connect(
                 self._path,
@@ -201,7 +201,7 @@ class Journal:
     # --- writing ---
 
     def _insert(self, rows: Sequence[_Row]) -> None:
-        """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
+        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[begin : begin + _ROWS_AT_ONCE]
             self._file.execute(_INSERT[len(part) - 1], [value for row in part for value in row])
@@ -238,10 +238,10 @@ class Journal:
 
 
 def _what_is_wrong(contents: Contents, marked: Marked | None) -> str:
-    """How a journal differs from what its mark says; nothing if it does not."""
+    """Describe how a journal differs from its mark; '' if it does not."""
     last = contents.recovered.revision
     if marked is None:
-        return "its mark is missing, which says what was acknowledged"
+        return "its mark is missing, so the acknowledged revision is unknown"
     if marked.identity != contents.floor.identity:
         return "it is the journal of another data directory"
     if marked.revision > last:

@@ -1,8 +1,8 @@
-"""The file of a journal: its layout, how one is made, and how all of one is read and checked.
+"""The file of a journal: its layout, its creation, and reading it with all checks.
 
-Every row has a checksum, and so has the one row of `floor`; revisions above the floor have no gap, and the number of
-rows below it is known. Whatever does not fit is told. Reading changes nothing: what is damaged stays as it was found,
-the write-ahead log beside it included.
+Every row has a checksum, and so has the single row of `floor`. Revisions above the floor have no gap, and the number of
+rows below it is stored. Any mismatch is reported. Reading changes nothing: a damaged file stays as found, including its
+write-ahead log.
 """
 
 import os
@@ -25,10 +25,10 @@ from batchyard.store.log import Recovered
 FORMAT: Final = 1
 """The version of the file's layout, in SQLite's `user_version`."""
 APPLICATION: Final = 0x62617463
-"""What tells our files from other SQLite files: its `application_id`."""
+"""Distinguishes our files from other SQLite files: SQLite's `application_id`."""
 
 BUSY_FOR: Final = 2.0
-"""Seconds to wait for another who has it open: whoever opens it first after a crash puts its log in order, alone."""
+"""Seconds to wait for another process: the first to open the file after a crash recovers its log exclusively."""
 
 _TABLES: Final = """
 CREATE TABLE revisions (
@@ -39,7 +39,7 @@ CREATE TABLE floor (
     identity BLOB NOT NULL, revision INTEGER NOT NULL, rows INTEGER NOT NULL, checksum INTEGER NOT NULL
 ) STRICT;
 """
-#: What SQLite cannot do, by its primary result code, and what to do about it.
+#: Faults of SQLite by primary result code: the description, and the remedy.
 _FAULTS: Final = {
     sqlite3.SQLITE_BUSY: ("another process has it open", "end that one first"),
     sqlite3.SQLITE_LOCKED: ("another process has it open", "end that one first"),
@@ -48,16 +48,16 @@ _FAULTS: Final = {
     sqlite3.SQLITE_READONLY: ("it may not be written", "give its owner the right to, and start again"),
     sqlite3.SQLITE_CANTOPEN: (
         "unable to open database file",
-        "see that it may be read and written, that its folder is there, and that its path is shorter than 500 bytes",
+        "check that it is readable and writable, that its folder exists, and that its path is shorter than 500 bytes",
     ),
 }
-#: What tells that a file is damaged: SQLite says so in words that it read there, which need be no text at all.
+#: The exceptions for a damaged file: SQLite's messages may contain bytes of the file that are not valid UTF-8.
 DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 _decode = msgspec.json.Decoder(dict).decode
 
 
 class Floor(NamedTuple):
-    """Which journal it is, the revision up to which what was replaced is gone, and how many rows there are up to it."""
+    """The identity of the journal, its compacted revision, and the number of rows up to it."""
 
     identity: bytes
     revision: int
@@ -65,11 +65,11 @@ class Floor(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All that a journal holds."""
+    """The contents of a journal."""
 
     floor: Floor
     recovered: Recovered
-    #: Rows that later ones have replaced, in order: the revision that did, and what it replaced.
+    #: Replaced rows in order: the replacing revision, and the replaced one.
     replaced: deque[tuple[int, int]]
 
 
@@ -86,14 +86,14 @@ def make_journal(path: Path) -> Floor:
 
 
 def new_identity(file: sqlite3.Connection) -> bytes:
-    """What no other journal is called."""
+    """Return a new random identity."""
     (identity,) = file.execute("SELECT randomblob(16)").fetchone()
-    assert isinstance(identity, bytes), "SQLite says so"
+    assert isinstance(identity, bytes), "randomblob returns bytes"
     return identity
 
 
 def floor_over_all(file: sqlite3.Connection, identity: bytes, revision: int) -> Floor:
-    """A floor at a revision that is above all rows."""
+    """Return a floor at a revision above all rows."""
     (rows,) = file.execute("SELECT count(*) FROM revisions").fetchone()
     return Floor(identity, revision, int(rows))
 
@@ -105,7 +105,7 @@ def write_floor(file: sqlite3.Connection, floor: Floor) -> Floor:
 
 
 def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
-    """A connection that changes nothing; `is_alone`: nobody writes the file, and no log lies beside it."""
+    """Open a read-only connection; `is_alone`: no process writes the file, and it has no write-ahead log."""
     options = "mode=ro&immutable=1" if is_alone else "mode=ro"
     return sqlite3.connect(
         f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR
@@ -113,9 +113,9 @@ def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
 
 
 def read_journal(path: Path, *, is_alone: bool = False, told_as: Path | None = None) -> Contents:
-    """All that is in a file. JournalError if it is none of ours, or if anything does not fit.
+    """Return the contents of a file. JournalError if it is not a journal, or if a check fails.
 
-    `told_as` is the file of which it is a copy.
+    `told_as` is the file to name in errors, of which this one is a copy.
     """
     name = path if told_as is None else told_as
     with told(name), closing(read_only(path, is_alone=is_alone)) as file:
@@ -125,24 +125,24 @@ def read_journal(path: Path, *, is_alone: bool = False, told_as: Path | None = N
 
 
 def refuse_log_of_another(path: Path) -> None:
-    """Refuse to give a new journal a name beside which a log lies: SQLite would take it for the new one's."""
+    """Fail if a write-ahead log exists without its journal: SQLite would take it as the log of the new one."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        left = f"{log} is there without its journal, and may hold what that was told last"
+        left = f"{log} exists without its journal and may hold its last changes"
         raise JournalError(f"{left}; put the journal back, or name another data directory")
 
 
 def restored_draft(path: Path) -> Path:
-    """What a restore writes until it is whole: by another name than a new journal's, to tell who was broken off."""
+    """Return the path of a restore in progress: not that of a new journal, so that an interrupted one is recognized."""
     return path.with_name(f"{path.name}.restored")
 
 
 def refuse_half_a_restore(path: Path) -> None:
-    """Refuse to begin with nothing where a restore was broken off: whoever asked for it has not got what he wanted."""
+    """Fail if a restore was interrupted: an empty journal is not what the user asked for."""
     draft = restored_draft(path)
     if draft.exists():
-        begun = f"{path.parent}: a restore was begun here and not ended"
-        raise JournalError(f"{begun}; say `batchyard restore` again, or remove {draft.name} to begin with nothing")
+        begun = f"{path.parent}: a restore was started here and not finished"
+        raise JournalError(f"{begun}; run `batchyard restore` again, or remove {draft.name} to start empty")
 
 
 def _check_file(path: Path, file: sqlite3.Connection) -> None:
@@ -152,24 +152,24 @@ def _check_file(path: Path, file: sqlite3.Connection) -> None:
     if pages != "ok" or not path.stat().st_size:
         raise damaged(path, str(pages))
     if application != APPLICATION:
-        raise JournalError(f"{path}: this is no file of batchyard; choose another data directory")
+        raise JournalError(f"{path}: this is not a batchyard file; choose another data directory")
     if version != FORMAT:
-        raise JournalError(f"{path}: its format is {version} and not {FORMAT}; use the batchyard that wrote it")
+        raise JournalError(f"{path}: its format is {version}, not {FORMAT}; use the batchyard version that wrote it")
 
 
 def _floor(path: Path, file: sqlite3.Connection) -> Floor:
     rows = file.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
     if len(rows) != 1:
-        raise damaged(path, f"it has {len(rows)} floors")
+        raise damaged(path, f"it has {len(rows)} floor rows")
     *fields, checksum = rows[0]
     floor = Floor(*fields)
     if checksum != floor_checksum(floor):
-        raise damaged(path, "its floor is not what was written")
+        raise damaged(path, "the checksum of its floor does not match")
     return floor
 
 
 class _Reading:
-    """One reading of a file, row by row."""
+    """The state of reading a file row by row."""
 
     def __init__(self, path: Path, floor: Floor) -> None:
         self._path = path
@@ -178,7 +178,7 @@ class _Reading:
         self._replaced: deque[tuple[int, int]] = deque()
 
     def read(self, file: sqlite3.Connection) -> Contents:
-        """All rows in order."""
+        """Read all rows in order."""
         floor, changes, below = self._floor, list[WatchEvent](), 0
         revision = floor.revision
         for row in file.execute("SELECT * FROM revisions ORDER BY revision"):
@@ -192,20 +192,20 @@ class _Reading:
                 below += 1
             note_replaced(self._replaced, change)
         if below != floor.rows:
-            told_rows = f"of the rows up to revision {floor.revision} there are {below} and not {floor.rows}"
+            told_rows = f"up to revision {floor.revision} it has {below} rows, not {floor.rows}"
             raise damaged(self._path, told_rows)
         return Contents(floor, Recovered(revision, self._objects, changes), self._replaced)
 
     def _change(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
-        """A row as the change it was, taken into the objects."""
+        """Return a row as the change it was, and apply it to the objects."""
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
-            raise damaged(self._path, f"revision {revision} is not what was written")
+            raise damaged(self._path, f"the checksum of revision {revision} does not match")
         old = self._objects.get(key)
         if text is None:
             if old is None:
-                raise damaged(self._path, f'revision {revision} deletes {kind} "{key}", which is not there')
+                raise damaged(self._path, f'revision {revision} deletes {kind} "{key}", which does not exist')
             del self._objects[key]
             return WatchEvent(EventType.DELETED, key, old, old, revision)
         self._objects[key] = obj = _decode(text)
@@ -213,7 +213,7 @@ class _Reading:
 
 
 def note_replaced(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Take note of the row that a change replaces; that something is gone need not be known for ever either."""
+    """Record the row that a change replaces; the row of a deletion is itself replaceable."""
     if change.old is not None:
         replaced.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
     if change.type is EventType.DELETED:
@@ -221,19 +221,19 @@ def note_replaced(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
 
 
 def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
-    """The checksum of a row."""
+    """Return the checksum of a row."""
     head = "\0".join((str(revision), *key)).encode()
     return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(head))
 
 
 def floor_checksum(floor: Floor) -> int:
-    """The checksum of the floor."""
+    """Return the checksum of the floor."""
     return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """SQLite's errors in words of ours."""
+    """Translate SQLite's errors into JournalError."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -245,13 +245,13 @@ def told(path: Path) -> Iterator[None]:
 
 
 def told_of(path: Path, error: sqlite3.Error) -> JournalError:
-    """What SQLite cannot do to a file that is as it was written."""
+    """Return the error for a fault that is not damage."""
     what, remedy = _FAULTS.get(_code_of(error), (str(error), ""))
     return JournalError(f"{path}: {what}; {remedy}" if remedy else f"{path}: {what}")
 
 
 def is_of_the_disk(error: sqlite3.Error) -> bool:
-    """Whether it is about who may read and write a file, and room for it, and nothing of what it holds."""
+    """Report whether an error is about access or disk space, not about the contents."""
     return _code_of(error) in _FAULTS
 
 
@@ -260,5 +260,5 @@ def _code_of(error: sqlite3.Error) -> int:
 
 
 def damaged(path: Path, what: str) -> JournalError:
-    """The file is not what was written."""
+    """Return the error for a damaged file."""
     return JournalError(f"{path} is damaged: {what}; restore a backup")

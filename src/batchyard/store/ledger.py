@@ -1,7 +1,8 @@
-"""The decision ledger in a SQLite file: entries are added and read, never changed; the oldest go when there are many.
+"""The decision ledger in a SQLite file: entries are added and read, never changed; the oldest are deleted beyond a
+limit.
 
-A file that is damaged is put aside and begun anew: the ledger says why things are as they are, and nothing rests on it.
-Entries survive the end of the process; the loss of power may take the last ones. One thread writes, another reads.
+A damaged file is moved aside and replaced by an empty one: the ledger only explains decisions, and nothing depends on
+it. Entries survive the end of the process; a power loss may lose the last ones. One thread writes, another reads.
 """
 
 import sqlite3
@@ -17,9 +18,9 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, TooBroad, Unreadable
 from batchyard.store.journal_file import DAMAGE, is_of_the_disk, told, told_of
 
-#: So many entries are kept.
+#: The number of entries that are kept.
 KEPT: Final = 1_000_000
-#: A query gives up after so many thousand steps of SQLite, about half a second.
+#: A query is aborted after this many thousand steps of SQLite, about half a second.
 _STEPS_MAX: Final = 20_000
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS decisions (
@@ -35,20 +36,20 @@ _INSERT: Final = [
     f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
-#: Each of them is prepared once.
+#: The size of SQLite's statement cache, so that each statement is prepared once.
 _STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LedgerFile:
-    """See the module."""
+    """An open ledger: a connection for writing, one for reading, and the numbers of its entries."""
 
     def __init__(self, path: Path, kept: int = KEPT) -> None:
-        """Open a file, made first if there is none; OSError or JournalError where that cannot be done."""
+        """Open a file; create it if it does not exist. OSError or JournalError if that fails."""
         self._path = path
         self._kept = kept
-        #: Whether a damaged file was put aside.
+        #: Whether a damaged file was moved aside.
         self.was_damaged = False
         try:
             self._file = _opened(path)
@@ -65,11 +66,11 @@ class LedgerFile:
             self._reader = _opened(path)
         first, last = self._bounds()
         self._count = last - first + 1 if last else 0
-        #: The number of the last entry; 0 where there is none.
+        #: The number of the last entry; 0 if there is none.
         self.last = last
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add entries, in one transaction; sqlite3.Error where that cannot be done: then none is added."""
+        """Add entries in one transaction; sqlite3.Error if that fails: then none is added."""
         self._file.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
@@ -84,13 +85,13 @@ class LedgerFile:
         self._count = count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
-        """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
+        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             part = records[begin : begin + _ROWS_AT_ONCE]
             self._file.execute(_INSERT[len(part) - 1], _values(part))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """The entries asked for, in order; TooBroad where that would take too long, Unreadable where it cannot be."""
+        """Return the matching entries, in order; TooBroad if that takes too long, Unreadable if reading fails."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         steps = iter(range(_STEPS_MAX))
         with self._told():
@@ -104,13 +105,13 @@ class LedgerFile:
         return found[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """The entry of that number, if it is still kept; Unreadable where it cannot be read."""
+        """Return the entry of that number, if it is still kept; Unreadable if the file cannot be read."""
         with self._told():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record(row)
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close both connections."""
         self._reader.close()
         self._file.close()
 
@@ -119,14 +120,14 @@ class LedgerFile:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong while it is read, in words of ours."""
+        """Translate errors of reading into TooBroad and Unreadable."""
         try:
             yield
         except (*DAMAGE, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise TooBroad from error
             told = f"the decision ledger {self._path} cannot be read: {error}"
-            raise Unreadable(f"{told}; end the platform, move the file away and start it again") from error
+            raise Unreadable(f"{told}; stop the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
         found = [*_of_fields(query)]
@@ -141,7 +142,7 @@ class LedgerFile:
         return f"WHERE {where}" if where else "", [value for _, values in found for value in values]
 
     def _first_at(self, instant: Instant) -> int:
-        """The number of the first entry at or after an instant: instants grow with the numbers."""
+        """Return the number of the first entry at or after an instant: instants increase with the numbers."""
         low, last = self._bounds()
         high = last + 1
         while low < high:
@@ -170,8 +171,8 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _bounds_in(file: sqlite3.Connection) -> tuple[int, int]:
-    """The numbers of the first and the last entry; 0 where there is none."""
-    # Both asked for in one SELECT would have SQLite look through all of them.
+    """Return the numbers of the first and the last entry; 0 if there is none."""
+    # One SELECT for both would make SQLite scan the whole table.
     (first,) = file.execute("SELECT min(number) FROM decisions").fetchone()
     (last,) = file.execute("SELECT max(number) FROM decisions").fetchone()
     return first or 0, last or 0
@@ -181,7 +182,7 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
     if query.kind:
         yield "kind = ?", [query.kind]
     if query.namespace:
-        # What has no namespace is told in that of its Events.
+        # Cluster-scoped objects are listed under the namespace of their Events.
         yield "namespace = ?" + (" OR namespace = ''" if query.namespace == "default" else ""), [query.namespace]
     if query.name:
         yield "name = ?", [query.name]
@@ -190,7 +191,7 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _values(records: Sequence[DecisionRecord]) -> list[Any]:
-    """The values of rows; records of one decision have the very same details, which are encoded once."""
+    """Return the values of rows; records of one decision share one details object, which is encoded once."""
     values: list[Any] = []
     told: Mapping[str, Any] = {}
     encoded: bytes | None = None

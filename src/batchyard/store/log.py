@@ -1,9 +1,9 @@
 """The append-only log of revisions: each change once, in order, with a bounded window of history.
 
-Every change to the store is one entry, and its revision is the one before plus one. Listeners are told of each entry
-as it is appended; they may take note of it and no more: an append from within a listener is refused, so nobody is ever
-called re-entrantly. A durable log is such a listener. Watches read the window at their own pace instead (watch.py);
-what has left the window is gone, and a watch that still wants it must list again.
+Every change to the store is one entry with the next revision. Listeners are called with each entry as it is appended. A
+listener must not append, so no listener is called re-entrantly. The durable log is such a listener. Watches read the
+window at their own pace instead (memory.py). An entry that has left the window is gone, and a watch that still needs it
+must list again.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from batchyard.interfaces.client import WatchEvent
 
 Listener: TypeAlias = Callable[[WatchEvent], None]
 
-WINDOW: Final = 1024  # entries kept; enough for a watcher that is a few batches late
+WINDOW: Final = 1024  # number of entries; enough for a watcher that is a few batches late
 
 
 class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
@@ -28,7 +28,7 @@ class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
 
 
 class Recovered(NamedTuple):
-    """What was kept of a store: its objects as they are, and the last changes in order, up to its revision."""
+    """The recovered state of a store: the current objects, and the last changes in order, up to its revision."""
 
     revision: int
     objects: Mapping[Key, Obj]
@@ -48,11 +48,11 @@ class RevisionLog:
         self.revision = recovered.revision if recovered else 0
 
     def listen(self, listener: Listener) -> None:
-        """Tell this listener of every later entry, after those that came before it."""
+        """Call this listener with every later entry, in order."""
         self._listeners.append(listener)
 
     def append(self, entry: WatchEvent) -> None:
-        """Add the next entry and tell the listeners."""
+        """Add the next entry and call the listeners."""
         assert not self._telling, "a listener of the log must not write"
         self._telling = True
         self.revision = entry.revision
@@ -62,21 +62,21 @@ class RevisionLog:
         self._telling = False
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """All entries after a revision; Expired if the window no longer reaches back to it."""
+        """Return all entries after a revision; Expired if the window no longer reaches back to it."""
         wanted = self.revision - revision
-        invariant(wanted >= 0, "nobody has seen a revision that is yet to come")
+        invariant(wanted >= 0, "a requested revision is not newer than the log")
         if wanted > len(self._entries):
             oldest = self.revision - len(self._entries)
             raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
         return list(islice(self._entries, len(self._entries) - wanted, None))
 
     def forget(self, revision: int) -> None:
-        """Let go of the entries up to a revision, though there is room for more."""
+        """Drop the entries up to a revision, although there is room for more."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
 
     def validate(self) -> None:
-        """Check what must hold between two appends."""
+        """Check the invariants between two appends."""
         revisions = [entry.revision for entry in self._entries]
         last = self.revision
         invariant(revisions == list(range(last - len(revisions) + 1, last + 1)), "the window has no gap")

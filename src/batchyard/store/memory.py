@@ -1,10 +1,10 @@
-"""The store in memory: the current objects, one revision counter, and the log of how they came to be.
+"""The store in memory: the current objects, one revision counter, and the log of changes.
 
-It knows no kind and makes no time, uid or name: what it is given it keeps, but for `metadata.resourceVersion`, which
-is the revision of the object's last change. A writer says which revision it has read; if another write came first the
-store refuses. Stored objects are never changed, by the store or by anybody who reads them; with `detect_mutation`
-the store keeps a copy of each and `check_unchanged` fails if somebody did. A store can go on from what was recovered
-of an earlier one (journal.py).
+The store is independent of kinds and creates no times, uids or names. It stores objects as given, except
+`metadata.resourceVersion`, which is the revision of the object's last change. A writer names the revision that it has
+read; if another write came first, the store rejects the write. Stored objects are immutable, for the store and for its
+readers. With `detect_mutation`, the store keeps a copy of each, and `check_unchanged` fails if an object was changed in
+place. A store can continue from recovered contents (journal.py).
 """
 
 import copy
@@ -19,34 +19,35 @@ from batchyard.store.log import WINDOW, Expired, Listener, Recovered, RevisionLo
 
 # --- listing ---
 #
-# The objects of one kind by key, and their sorted list, brought up to date only when asked for.
+# The objects of one kind by key, and their sorted list, updated lazily.
 #
-# Writes only note which key they touched; a list then replaces, inserts and removes those few by bisection, so that a
-# long list asked for after every write costs one copy and not one sort. A kind that nobody lists pays nothing.
+# Writes only record the keys that they touch. The next list operation then replaces, inserts and removes those by
+# bisection. So a long list after every write costs one copy instead of one sort. A kind that is never listed costs
+# nothing.
 
 
 class Listing:
-    """All objects of one kind."""
+    """The objects of one kind by key, their sorted list, and the keys touched since."""
 
     __slots__ = ("_keys", "_listed", "_touched", "is_listed", "objects")
 
     def __init__(self) -> None:
         self.objects: dict[Key, Obj] = {}  # change it only together with touch()
         self.is_listed = False
-        self._listed: list[Obj] | None = None  # handed out, so never changed in place
+        self._listed: list[Obj] | None = None  # returned to callers, so never changed in place
         self._keys: list[Key] = []
         self._touched: dict[Key, None] = {}
 
     def touch(self, key: Key) -> None:
-        """Note that the object of this key was added, replaced or removed; to be called if `is_listed`."""
-        assert self._listed is not None, "only what was listed needs to know"
+        """Record that the object of this key was added, replaced or removed; to be called if `is_listed`."""
+        assert self._listed is not None, "touch() is called only if the kind was listed"
         self._touched[key] = None
         if len(self._touched) > 16 + len(self._listed) // 4:
-            self._listed, self._keys, self.is_listed = None, [], False  # sorting anew is cheaper by now
+            self._listed, self._keys, self.is_listed = None, [], False  # sorting again is cheaper from here on
             self._touched.clear()
 
     def in_order(self, namespace: str | None = None) -> Sequence[Obj]:
-        """The objects sorted by namespace and name, of one namespace or all."""
+        """Return the objects sorted by namespace and name, of one namespace or all."""
         listed = self._refreshed()
         if namespace is None or not listed:
             return listed
@@ -56,13 +57,13 @@ class Listing:
         return listed[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
 
     def validate(self) -> None:
-        """Check that the list is what sorting anew would give."""
+        """Check that the list equals a freshly sorted one."""
         keys = sorted(self.objects)
         invariant(list(self.in_order()) == [self.objects[key] for key in keys], "the list holds all objects")
         invariant(self._keys == keys, "the list is sorted")
 
     def _refreshed(self) -> list[Obj]:
-        """The whole list, up to date."""
+        """Return the whole list, updated."""
         if self._listed is None:
             self._keys = sorted(self.objects)
             self._listed, self.is_listed = [self.objects[key] for key in self._keys], True
@@ -74,7 +75,7 @@ class Listing:
         return self._listed
 
     def _place(self, key: Key, listed: list[Obj]) -> None:
-        """Bring one key of the list up to date."""
+        """Update one key of the list."""
         keys, obj = self._keys, self.objects.get(key)
         at = bisect_left(keys, key)
         known = at < len(keys) and keys[at] == key
@@ -91,13 +92,12 @@ class Listing:
 #
 # Watches: cursors into the revision log, read at the watcher's own pace.
 #
-# A watch is never called; it is asked. So a slow watcher delays nobody and nothing is called re-entrantly. `revision`
-# is
-# where it stands: a bookmark for whoever wants to watch on from there later.
+# A watch is polled, never called. So a slow watcher delays no other, and nothing is called re-entrantly. `revision` is
+# the cursor: a bookmark from which another watch can continue.
 
 
 class Watch:
-    """All changes after a revision, each taken once."""
+    """All changes after a revision, each returned once."""
 
     __slots__ = ("_log", "revision")
 
@@ -106,7 +106,7 @@ class Watch:
         self.revision = since
 
     def take(self) -> Sequence[WatchEvent]:
-        """The changes since the last call; Expired if the window of history has moved past them."""
+        """Return the changes since the last call; Expired if they have left the window of history."""
         if self.revision == self._log.revision:
             return ()
         events = self._log.since(self.revision)
@@ -118,10 +118,10 @@ _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DEL
 
 
 def remembered(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
-    """All changes of a store after a revision; None where it remembers them no more."""
+    """Return a function that returns all changes after a revision; None if they have left the window of history."""
 
     def changes(revision: int) -> Sequence[WatchEvent] | None:
-        if revision > store.revision:  # of another store
+        if revision > store.revision:  # from another store
             return None
         try:
             return store.changes_since(revision)
@@ -153,29 +153,29 @@ class Store:
         return self._log.revision
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         listing = self._kinds.get(key[0])
         return listing.objects.get(key) if listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name. The list does not change when objects do."""
+        """Return all objects of a kind, sorted by namespace and name. The list does not change when objects do."""
         listing = self._kinds.get(kind)
         return listing.in_order(namespace) if listing is not None else ()
 
     def kinds(self) -> Sequence[str]:
-        """The kinds that have objects, sorted."""
+        """Return the kinds that have objects, sorted."""
         return sorted(kind for kind, listing in self._kinds.items() if listing.objects)
 
     def count(self, kind: str) -> int:
-        """How many objects of a kind there are."""
+        """Return the number of objects of a kind."""
         listing = self._kinds.get(kind)
         return len(listing.objects) if listing is not None else 0
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
         """Store an object, and return it as stored.
 
-        `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None if any
-        will do. Conflict if it is another one.
+        `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None for any.
+        Conflict if the stored revision differs.
         """
         listing = self._kinds.get(key[0])
         if listing is None:
@@ -195,7 +195,7 @@ class Store:
         return stored
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object, and return its last state. NotFound if there is none, Conflict as for `put`."""
+        """Remove an object, and return its last state. NotFound if it does not exist, Conflict as for `put`."""
         old = self.get(key)
         if old is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -212,31 +212,31 @@ class Store:
         return old
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener of every later change at once. It may take note of it, and must not write."""
+        """Call a listener with every later change at once. It may record the change, and must not write."""
         self._log.listen(listener)
 
     def watch(self, since: int) -> Watch:
-        """All changes after a revision; Expired if the window of history does not reach back to it."""
+        """Return a watch of all changes after a revision; Expired if the window does not reach back to it."""
         self._log.since(since)
         return Watch(self._log, since)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """All changes after a revision; Expired if the window of history does not reach back to it."""
+        """Return all changes after a revision; Expired if the window of history does not reach back to it."""
         return self._log.since(revision)
 
     def forget_changes(self, revision: int) -> None:
-        """Let go of the changes up to a revision, though the window has room for more."""
+        """Drop the changes up to a revision, although the window has room for more."""
         self._log.forget(revision)
 
     def check_unchanged(self) -> None:
-        """Fail if somebody changed a stored object in place. Needs `detect_mutation`."""
-        invariant(self._copies is not None, "only a store with detect_mutation can tell whether objects were changed")
+        """Fail if a stored object was changed in place. Needs `detect_mutation`."""
+        invariant(self._copies is not None, "only a store with detect_mutation can detect changes of objects")
         for listing in self._kinds.values():
             for key, obj in listing.objects.items():
                 self._check_copy(key, obj)
 
     def validate(self) -> None:
-        """Check what must hold between two writes."""
+        """Check the invariants between two writes."""
         self._log.validate()
         for kind, listing in self._kinds.items():
             listing.validate()
@@ -246,7 +246,7 @@ class Store:
             invariant(all(version <= self.revision for version in versions), "no object is newer than the store")
 
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
-        """Fail if an object is no longer what was stored."""
+        """Fail if an object differs from its copy."""
         assert self._copies is not None
         if obj is not None and self._copies[key] != obj:
             raise InvariantError(
@@ -255,7 +255,7 @@ class Store:
 
 
 def _check_revision(key: Key, old: Obj | None, expect: int) -> None:
-    """Raise Conflict unless the stored object has the expected revision (0: there is none)."""
+    """Raise Conflict unless the stored object has the expected revision (0: it does not exist)."""
     found = int(old["metadata"]["resourceVersion"]) if old is not None else 0
     if found == expect:
         return

@@ -105,8 +105,8 @@ def test_all_faults_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "kueue.yaml: there is nothing in it"),
-        (f"{NEW}---\n{NEW}", "kueue.yaml: there are 2 documents in it"),
+        ("", "kueue.yaml: the file is empty"),
+        (f"{NEW}---\n{NEW}", "kueue.yaml: it has 2 documents"),
         ("apiVersion: v1\nkind: ConfigMap\n", "kueue.yaml:2: kind: this is a ConfigMap, and no Configuration of Kueue"),
         ("kind: Configuration\n", "kueue.yaml:1: apiVersion: Required value"),
         ("apiVersion: config.kueue.x-k8s.io/v1\nkind: Configuration\n", "kueue.yaml:1: apiVersion: there is no kind"),

@@ -114,11 +114,11 @@ def test_scalars_that_json_cannot_hold_are_told(text: str, fault: str) -> None:
 
 def test_a_field_that_is_there_twice_is_told_with_its_line() -> None:
     text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
-    assert told(text) == ['spec.groups[0]: the field "name" is there twice (line 5); remove one of them']
+    assert told(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of them']
 
 
 def test_a_field_twice_in_json_is_told_too() -> None:
-    assert told('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is there twice (line 2); remove one of them']
+    assert told('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of them']
     assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
 
 

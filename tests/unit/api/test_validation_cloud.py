@@ -208,7 +208,7 @@ def test_pools_that_ask_for_what_there_is_not_are_refused(fields: Obj, start: st
         ),
         pytest.param(
             {"nodeCount": 3, "autoscaling": GONE},
-            "nodeCount: Invalid value: 3: must be 0 or 2: a slice 2x4 is there with all its nodes or not at all",
+            "nodeCount: Invalid value: 3: must be 0 or 2: a slice 2x4 has all its nodes or none",
             id="a node too many",
         ),
         pytest.param(
@@ -232,7 +232,7 @@ def test_pools_that_ask_for_what_there_is_not_are_refused(fields: Obj, start: st
         ),
         pytest.param(
             {"machineType": "mine", "nodeCount": 1, "autoscaling": {"max": 4}},
-            "nodeCount: Invalid value: 1: must be 0 or 4: a slice 2x4 is there with all its nodes or not at all",
+            "nodeCount: Invalid value: 1: must be 0 or 4: a slice 2x4 has all its nodes or none",
             id="a quarter of a slice",
         ),
     ],

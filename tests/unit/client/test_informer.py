@@ -37,5 +37,5 @@ def test_what_is_no_list_is_trouble_and_nothing_is_gone_because_of_it() -> None:
     informer.relist()
     for body in (b"<html>Log in</html>", b"", b'{"metadata": {"resourceVersion": "8"}, "ite'):
         assert informer.listed(HttpAnswer(200, body)) == ()
-        assert "not the API's" in informer.trouble
+        assert "not from the Kubernetes API" in informer.trouble
     assert len(cache.of_kind(scheme.JOB)) == 1

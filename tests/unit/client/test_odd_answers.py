@@ -27,7 +27,7 @@ def test_a_write_is_not_done_because_a_page_says_200(odd: Write, method: str) ->
     put(world, "a", x="1")
     world.run(1)
     world.line.trouble = failing(LOGIN, methods=(method,))
-    assert "not the API's: <html>" in str(write(world, odd).error)
+    assert "not from the Kubernetes API: <html>" in str(write(world, odd).error)
     assert write(world, odd).error is None
 
 
@@ -37,7 +37,7 @@ def test_nobody_leads_because_a_page_says_200() -> None:
     rivals.second.line.trouble = lambda _request: LOGIN
     rivals.run(30)
     assert rivals.second.told == []
-    assert rivals.second.troubles == ["the Lease: an answer that is not the API's: <html>Log in</html>"]
+    assert rivals.second.troubles == ["the Lease: the response is not from the Kubernetes API: <html>Log in</html>"]
     rivals.first.line.trouble = rivals.second.line.trouble
     rivals.run(20)
     assert rivals.first.told == ["leads", "lost"]
@@ -89,7 +89,7 @@ def test_a_list_of_what_is_no_object_is_trouble(items: bytes) -> None:
     informer = next(iter(world.client.informers.values()))
     informer.relist()
     assert informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)) == ()
-    assert "not the API's" in informer.trouble
+    assert "not from the Kubernetes API" in informer.trouble
 
 
 def test_who_lost_its_lease_to_a_page_may_write_until_its_deadline_alone() -> None:

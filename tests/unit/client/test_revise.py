@@ -135,7 +135,7 @@ def test_a_writer_must_have_read_what_is_stored() -> None:
     object_updates.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
     with pytest.raises(Conflict, match="has been modified"):
         object_updates.check_preconditions(KEY, stored(), stored(resourceVersion="4"))
-    with pytest.raises(Conflict, match="made again"):
+    with pytest.raises(Conflict, match="recreated"):
         object_updates.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
 
 

@@ -59,5 +59,5 @@ def test_whoever_breaks_is_asked_again_later_and_later() -> None:
 
 def test_whoever_breaks_over_a_change_does_not_keep_it_from_others() -> None:
     broken, whole = Breaking("broken", at_changes=1), Breaking("whole")
-    assert told_of(broken, whole) == [f'while broken was told of Job.batch "team/a" at instant {START}']
+    assert told_of(broken, whole) == [f'while broken mapped a change of Job.batch "team/a" at instant {START}']
     assert (broken.looks, whole.looks) == ([], [0])

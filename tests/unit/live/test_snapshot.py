@@ -146,7 +146,7 @@ def test_a_server_that_cannot_be_reached_is_not_asked_again() -> None:
 def test_what_is_no_list_is_not_taken_for_an_empty_one() -> None:
     asked = cohorts(1)
     asked.trouble = lambda _: HttpAnswer(200, b"<html>Log in,\nplease</html>")
-    with pytest.raises(SnapshotError, match="not the API's: <html>Log in, please"):
+    with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
         read(asked, (scheme.COHORT,))
 
 

@@ -67,10 +67,10 @@ def test_nobody_is_served_revisions_with_two_meanings_after_a_restore(
 def test_nothing_is_overwritten(path: Path, backup: Path, elsewhere: Path) -> None:
     filled(path)
     back_up(path, backup)
-    with pytest.raises(JournalError, match="it is there already, and is not overwritten"):
+    with pytest.raises(JournalError, match="it already exists and is not overwritten"):
         back_up(path, backup)
     restore(backup, elsewhere)
-    with pytest.raises(JournalError, match="it is there already, and is not overwritten"):
+    with pytest.raises(JournalError, match="it already exists and is not overwritten"):
         restore(backup, elsewhere)
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_journal_gives_no_backup(path: Path, backup: Path) -> None:
     left_by_a_crash(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100])
-    with pytest.raises(JournalError, match="its mark does not fit"):
+    with pytest.raises(JournalError, match="its mark does not match"):
         back_up(path, backup)
     assert not backup.exists()
 
@@ -136,10 +136,10 @@ def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_that_of_a_new_one(pa
     path.unlink()
     log = path.with_name(LOG)
     kept = log.read_bytes()
-    with pytest.raises(JournalError, match="is there without its journal"):
+    with pytest.raises(JournalError, match="exists without its journal"):
         restore(backup, path)
     mark_of(path).unlink()
-    with pytest.raises(JournalError, match="is there without its journal"):
+    with pytest.raises(JournalError, match="exists without its journal"):
         Kept(path)
     assert (log.read_bytes(), path.exists()) == (kept, False)
 
@@ -149,7 +149,7 @@ def test_where_a_restore_was_broken_off_nobody_begins_with_nothing(path: Path, b
     back_up(path, backup)
     draft = restored_draft(elsewhere)
     draft.write_bytes(backup.read_bytes()[:5000])
-    with pytest.raises(JournalError, match=f"a restore was begun here and not ended.* remove {draft.name}"):
+    with pytest.raises(JournalError, match=f"a restore was started here and not finished.* remove {draft.name}"):
         Kept(elsewhere)
     restore(backup, elsewhere)
     assert Kept(elsewhere).store.revision == 5 + LEAP

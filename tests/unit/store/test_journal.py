@@ -119,12 +119,22 @@ def test_one_process_at_a_time_has_the_file(path: Path) -> None:
     ("damage", "told"),
     [
         pytest.param(
-            "UPDATE revisions SET object = x'7b7d' WHERE revision = 3", "revision 3 is not what", id="another"
+            "UPDATE revisions SET object = x'7b7d' WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="another",
         ),
-        pytest.param("UPDATE revisions SET name = 'z' WHERE revision = 3", "revision 3 is not what", id="renamed"),
-        pytest.param("UPDATE revisions SET object = NULL WHERE revision = 3", "revision 3 is not what", id="emptied"),
+        pytest.param(
+            "UPDATE revisions SET name = 'z' WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="renamed",
+        ),
+        pytest.param(
+            "UPDATE revisions SET object = NULL WHERE revision = 3",
+            "the checksum of revision 3 does not match",
+            id="emptied",
+        ),
         pytest.param("DELETE FROM revisions WHERE revision = 4", "revision 4 is missing", id="missing above the floor"),
-        pytest.param("DELETE FROM revisions WHERE revision = 1", "there are 1 and not 2", id="missing below"),
+        pytest.param("DELETE FROM revisions WHERE revision = 1", "it has 1 rows, not 2", id="missing below"),
     ],
 )
 def test_damage_is_told_and_not_served(path: Path, damage: str, told: str) -> None:
@@ -147,7 +157,7 @@ def test_a_file_that_was_cut_off_is_told(path: Path, length: int) -> None:
 def test_files_of_others_are_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE t (x)")
-    with pytest.raises(JournalError, match="this is no file of batchyard; choose another data directory"):
+    with pytest.raises(JournalError, match="this is not a batchyard file; choose another data directory"):
         Journal(path)
     path.write_text("text " * 1000, "utf-8")
     with pytest.raises(JournalError, match="is damaged: file is not a database"):
@@ -158,7 +168,7 @@ def test_a_newer_format_is_told(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
-    with pytest.raises(JournalError, match="its format is 9 and not 1; use the batchyard that wrote it"):
+    with pytest.raises(JournalError, match="its format is 9, not 1; use the batchyard version that wrote it"):
         Journal(path)
 
 

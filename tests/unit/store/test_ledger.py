@@ -96,7 +96,7 @@ def test_a_file_that_is_damaged_within_is_told_to_who_reads_there(tmp_path: Path
     path.write_bytes(b"".join(pages))
     ledger = LedgerFile(path)
     assert not ledger.was_damaged
-    told = f"{path} cannot be read: .*; end the platform, move the file away and start it again"
+    told = f"{path} cannot be read: .*; stop the platform, move the file away and start it again"
     with pytest.raises(Unreadable, match=told):
         ledger.find(LedgerQuery(reason="None"))
     assert numbers(ledger, limit=1) == [2000]

@@ -1,9 +1,9 @@
-"""Versions of objects, one from the other, losing nothing.
+"""Lossless conversion of objects between API versions.
 
-Objects are kept in the storage version. What one version cannot hold stays in an annotation of ours while the object is
-in that version. Objects must be structurally sound in the version they have. The versions of Kueue's kinds are
-v1beta1 and v1beta2, the latter stored; those of ProvisioningRequests differ in nothing but their name. Kueue's
-Configuration is a file, which is read in either version and kept in the newer.
+Objects are stored in the storage version. Fields that one version cannot represent are kept in an annotation
+while the object has that version. Objects must be structurally valid in their version. Kueue's kinds have v1beta1 and
+v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's Configuration is
+a file; both versions are read and converted to the newer one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from batchyard.api.meta import Obj, group_kind
 
 OLD: Final = "kueue.x-k8s.io/v1beta1"
 STORAGE: Final = "kueue.x-k8s.io/v1beta2"
-#: On objects of the storage version: what only v1beta1 says.
+#: On objects of the storage version: fields that only v1beta1 has.
 OLD_ONLY: Final = "batchyard.dev/v1beta1-only"
-#: On objects of v1beta1: what only the storage version says.
+#: On objects of v1beta1: fields that only the storage version has.
 NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
 
-#: Versions that say the same, each with the storage version.
+#: Versions with identical fields, each with the storage version.
 _SAME: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
 _PARTS: Final[Mapping[str, Sequence[Part]]] = {
@@ -37,7 +37,7 @@ _FLIPPED: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.it
 
 
 def to_storage(obj: Obj) -> dict[str, Any]:
-    """The object in its storage version; the same object where that is the version it has."""
+    """Convert an object to its storage version; return the same object if it already has that version."""
     version = obj["apiVersion"]
     if version in _SAME:
         return {**obj, "apiVersion": _SAME[version]}
@@ -50,7 +50,7 @@ def to_storage(obj: Obj) -> dict[str, Any]:
 
 
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
-    """The object in another version (`group/version`); the same object where that is the version it has."""
+    """Convert an object to another version (`group/version`); return the same object if it already has that version."""
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
     if _SAME.get(api_version) == obj["apiVersion"]:

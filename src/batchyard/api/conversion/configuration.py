@@ -1,6 +1,7 @@
-"""Kueue's Configuration of v1beta1 as one of v1beta2, in which nothing has a switch of its own.
+"""Conversion of Kueue's Configuration from v1beta1 to v1beta2, which has no `enable` fields.
 
-What is left out or off in v1beta1 is off: waitForPodsReady, which v1beta2 has on, is turned off by its feature gate.
+A feature that is missing or disabled in v1beta1 is disabled in the result. waitForPodsReady is on by default in
+v1beta2, so its feature gate disables it.
 Source: apis/config/v1beta1/configuration_conversion.go and defaults.go of Kueue.
 """
 
@@ -11,12 +12,12 @@ from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHAR
 
 OLD: Final = "config.kueue.x-k8s.io/v1beta1"
 STORAGE: Final = "config.kueue.x-k8s.io/v1beta2"
-#: What fair sharing goes by where v1beta1 turns it on and says no more.
+#: The default preemption strategies if v1beta1 enables fair sharing without naming any.
 STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in v1beta2; one that was settled in v1beta1."""
+    """Convert a defaulted v1beta1 Configuration to v1beta2."""
     found = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     waits, fair = dict(found.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if waits.pop("enable", False):

@@ -1,4 +1,4 @@
-"""The parts of Workloads that differ between versions. Source: Kueue's apis/kueue/v1beta1/workload_conversion.go."""
+"""Fields of Workloads that differ between versions. Source: Kueue's apis/kueue/v1beta1/workload_conversion.go."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from batchyard.api.well_known import HOSTNAME
 
 # --- queues ---
 #
-# The parts of all other kinds that differ between versions. Source: Kueue's apis/kueue/v1beta1/*_conversion.go.
+# Fields of all other kinds that differ between versions. Source: Kueue's apis/kueue/v1beta1/*_conversion.go.
 
 
 _SPEC: Final = ("spec",)
@@ -22,7 +22,7 @@ _STATUS: Final = ("status",)
 
 
 def _checks_up(said: Fragment) -> Fragment:
-    """Checks by name are checks for all flavors, and count for more than a strategy beside them."""
+    """Convert a list of check names to a strategy for all flavors; it takes precedence over a given strategy."""
     if names := said.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
     strategy = said.get("admissionChecksStrategy")
@@ -30,12 +30,12 @@ def _checks_up(said: Fragment) -> Fragment:
 
 
 def _checks_down(said: Fragment) -> Fragment:
-    """A strategy is one in both versions."""
+    """Return the strategy unchanged: both versions have it."""
     return dict(said)
 
 
 def _fungibility(name: str, old_word: str) -> Part:
-    """A choice that had a word of its own for stopping the search."""
+    """Return the conversion of a fungibility field, whose value for stopping the search was renamed."""
     fields = Fields(("spec", "flavorFungibility"), (name,))
     return Part(
         f"spec.flavorFungibility.{name}",
@@ -47,7 +47,7 @@ def _fungibility(name: str, old_word: str) -> Part:
 
 
 def _source_up(said: Fragment) -> Fragment:
-    """One source of how to reach a cluster; an empty location is none."""
+    """Merge the ways to reach a cluster into one source; an empty location counts as none."""
     if not said:
         return {}
     kube_config, profile = said.get("kubeConfig") or {}, said.get("clusterProfileRef")
@@ -56,7 +56,7 @@ def _source_up(said: Fragment) -> Fragment:
 
 
 def _source_down(said: Fragment) -> Fragment:
-    """The kubeconfig, which the older version always has, and the profile if there is one."""
+    """Return the kubeconfig, which the older version always has, and the profile if there is one."""
     if "clusterSource" not in said:
         return {}
     source = said["clusterSource"] or {}
@@ -104,10 +104,10 @@ MULTI_KUEUE_CLUSTER_PARTS: Final = (
 
 # --- topology ---
 #
-# Where the pods of a pod set are, in the forms of both versions.
+# Topology assignments in the forms of both versions.
 #
-# v1beta1 lists domains one by one; v1beta2 writes them in slices, in which what many domains have in common is written
-# once. Slices are cut as upstream cuts them: hosts of a common prefix together, where that makes the text smaller.
+# v1beta1 lists single domains. v1beta2 groups them into slices that store common values once. Slices are split as
+# upstream splits them: hosts with a common prefix together, if that makes the text smaller.
 # Source: Kueue's pkg/util/tas.
 
 
@@ -116,7 +116,7 @@ _SLICES_MAX: Final = 1_000
 
 
 def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Slices of domains, each of which has a value for every level and a count of pods."""
+    """Return slices of domains; each domain has a value for every level and a count of pods."""
     by_prefix = [_slice(levels, run) for run in _runs(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
         return by_prefix
@@ -125,7 +125,7 @@ def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, 
 
 
 def expanded(slices: Sequence[Obj]) -> list[dict[str, Any]]:
-    """The domains that slices stand for, in their order."""
+    """Return the domains of slices, in order."""
     return [
         {"values": [_value(values, i) for values in part["valuesPerLevel"]], "count": _count(part["podCounts"], i)}
         for part in slices
@@ -134,7 +134,7 @@ def expanded(slices: Sequence[Obj]) -> list[dict[str, Any]]:
 
 
 def _value(values: Obj, i: int) -> str:
-    """The value of a level in the i-th domain of a slice."""
+    """Return the value of a level in the i-th domain of a slice."""
     if (universal := values.get("universal")) is not None:
         return str(universal)
     own = values["individual"]
@@ -142,13 +142,13 @@ def _value(values: Obj, i: int) -> str:
 
 
 def _count(counts: Obj, i: int) -> int:
-    """The pods in the i-th domain of a slice."""
+    """Return the pod count of the i-th domain of a slice."""
     universal = counts.get("universal")
     return int(counts["individual"][i] if universal is None else universal)
 
 
 def _slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
-    """One slice of all the domains."""
+    """Return one slice with all the domains."""
     counts = [domain["count"] for domain in domains]
     same = all(count == counts[0] for count in counts)
     return {
@@ -159,11 +159,11 @@ def _slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
 
 
 def _values(values: Sequence[str]) -> dict[str, Any]:
-    """The values of one level: the one they all have, or what they have in common and the rest of each."""
+    """Return the values of one level: a single common value, or the common prefix and suffix with individual roots."""
     if all(value == values[0] for value in values):
         return {"universal": values[0]}
     suffix = _common_prefix([value[::-1] for value in values])[::-1]
-    # A short value must not give the same characters to prefix and suffix, as `aba` beside `ababa` would.
+    # The prefix and suffix must not overlap in a short value, as in `aba` beside `ababa`.
     prefix = _common_prefix(values)[: min(map(len, values)) - len(suffix)]
     roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
     common = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
@@ -171,14 +171,14 @@ def _values(values: Sequence[str]) -> dict[str, Any]:
 
 
 def _common_prefix(values: Sequence[str]) -> str:
-    """What all values start with: no more than the first and the last in order have in common."""
+    """Return the common prefix of all values: the common prefix of the smallest and the largest."""
     first, last = min(values), max(values)
     length = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return first[:length]
 
 
 def _runs(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Neighbouring domains whose hosts start alike; all of them where there are no hosts."""
+    """Group neighbouring domains whose hosts have a common prefix; one group if the lowest level is not the host."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _prefix_keys([domain["values"][-1] for domain in domains])
@@ -187,7 +187,7 @@ def _runs(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
 
 
 def _starts(keys: Sequence[str]) -> list[int]:
-    """Where slices start: at each new key, and where a slice would have too many domains."""
+    """Return the start indices of slices: at each new key, and at the maximum size of a slice."""
     starts: list[int] = []
     for i, key in enumerate(keys):
         if not starts or key != keys[i - 1] or i - starts[-1] == _SLICE_DOMAINS_MAX:
@@ -196,7 +196,7 @@ def _starts(keys: Sequence[str]) -> list[int]:
 
 
 def _prefix_keys(hosts: Sequence[str]) -> list[str]:
-    """For each host the longest prefix up to a hyphen that another shares; shorter ones if slices were too many."""
+    """Return the longest prefix of each host up to a hyphen that another host shares; shorter with too many slices."""
     prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in hosts]
     shared: dict[str, int] = {}
     for prefix in (prefix for each in prefixes for prefix in each):
@@ -220,14 +220,14 @@ _ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A field of each item of a list, by the items' names; `within` is the mapping in the item that has the field."""
+    """A field of each item of a list, by item name; `within` is the path in the item to the mapping with the field."""
 
     path: tuple[str, ...]
     field: str
     within: tuple[str, ...] = ()
 
     def read(self, obj: Obj) -> Fragment:
-        """The field of each item that has it."""
+        """Return the field of each item that has it."""
         said = {}
         for item in self._items(obj) or ():
             holder = _at(item, self.within)
@@ -236,33 +236,33 @@ class Items:
         return said
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """The object whose items have the field as the fragment says."""
+        """Return the object with the field set in each item as the fragment says."""
         items = self._items(obj)
         if not items or fragment == self.read(obj):
             return obj
         return with_path(obj, self.path, [self._written(item, fragment) for item in items])
 
     def _written(self, item: Obj, fragment: Fragment) -> Obj:
-        """One item with its field; items without the mapping for it stay as they are."""
+        """Return one item with its field; items without the mapping for it stay unchanged."""
         if not isinstance(_at(item, self.within), Mapping):
             return item
         return with_path(item, (*self.within, self.field), fragment.get(item.get("name", "main")))
 
     def _items(self, obj: Obj) -> list[Obj] | None:
-        """The list's items."""
+        """Return the items of the list."""
         items = _at(obj, self.path)
         return items if isinstance(items, list) else None
 
 
 def _at(obj: Any, path: tuple[str, ...]) -> Any:
-    """What is at a path; None where it leads nowhere."""
+    """Return the value at a path, or None."""
     for name in path:
         obj = obj.get(name) if isinstance(obj, Mapping) else None
     return obj
 
 
 def _class_up(said: Fragment) -> Fragment:
-    """A reference to the class; none without a name or a source."""
+    """Convert name and source to a reference to the class; empty without either."""
     reference = _SOURCES.get(said.get("priorityClassSource") or "")
     name = said.get("priorityClassName")
     if reference is None or not name:
@@ -271,14 +271,14 @@ def _class_up(said: Fragment) -> Fragment:
 
 
 def _class_down(said: Fragment) -> Fragment:
-    """The name of the class and where it is from; nothing for a reference to something else."""
+    """Convert a reference to the name and the source of the class; empty for other kinds."""
     reference = said.get("priorityClassRef") or {}
     source = _SOURCE_OF.get((reference.get("group", ""), reference.get("kind", "")))
     return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
 
 
 def _slices(assignment: Obj) -> Obj:
-    """The assignment in slices. One whose domains do not fit its levels stays, for validation to refuse."""
+    """Convert an assignment to slices. If its domains do not match its levels, return it for validation to reject."""
     levels, domains = assignment.get("levels") or [], assignment.get("domains")
     if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
         return assignment
@@ -287,7 +287,7 @@ def _slices(assignment: Obj) -> Obj:
 
 
 def _domains(assignment: Obj) -> Obj:
-    """The assignment in domains. One whose slices do not fit its levels stays."""
+    """Convert an assignment to domains. If its slices do not match its levels, return it unchanged."""
     if next(assignment_faults(assignment, ""), None) is not None:
         return assignment
     others = {name: value for name, value in assignment.items() if name != "slices"}
@@ -295,7 +295,7 @@ def _domains(assignment: Obj) -> Obj:
 
 
 def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
-    """The change of every assignment."""
+    """Apply the change to every assignment."""
     return lambda said: {name: change(assignment) for name, assignment in said.items()}
 
 

@@ -1,8 +1,8 @@
-"""The machinery of conversion: an object is converted part by part, and no part loses anything.
+"""Conversion framework: converts an object part by part without loss.
 
-A part is what one version writes in one way and another in another way. Where a version cannot hold what the other
-said, the original is kept in an annotation, as JSON, under the name of the part. On the way back the original is taken
-up again, unless the part was changed meanwhile: then what it says now counts.
+A part is a set of fields that two versions represent differently. If a version cannot represent the other's value, the
+original is kept as JSON in an annotation, under the name of the part. The conversion back restores the original, unless
+the part was changed meanwhile: then the current value counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +13,22 @@ import msgspec
 
 from batchyard.api.meta import Obj, with_metadata, with_path
 
-#: What one version says in a part; empty where it says nothing.
+#: The fields of a part in one version; empty if none is set.
 Fragment: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = Callable[[Fragment], Fragment]
 
-#: An original from an annotation can be anything, for anyone can write annotations.
+#: Decoding an original may raise any of these, because anyone can write annotations.
 _MALFORMED: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 class Place(Protocol):
-    """Where a version keeps a part."""
+    """The location of a part in a version."""
 
     def read(self, obj: Obj) -> Fragment:
-        """What the object says there."""
+        """Return the fields of the part."""
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """The object that says this there, and nothing else."""
+        """Return the object with only these fields in the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Fields:
 
     path: tuple[str, ...]
     names: tuple[str, ...]
-    #: Values that need not be kept, for absence means the same.
+    #: Default values, which are equivalent to absence and need not be kept.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, obj: Obj) -> Fragment:
-        """The fields that are there and are not at their defaults."""
+        """Return the fields that are set to other values than their defaults."""
         holder = self._holder(obj)
         given = {name: holder[name] for name in self.names if name in holder} if holder is not None else {}
         return {name: value for name, value in given.items() if self.defaults.get(name) != value or value is None}
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """The object with these fields only; where the mapping itself is missing there is nothing to write to."""
+        """Return the object with only these of the fields; unchanged if the mapping itself is missing."""
         holder = self._holder(obj)
         if holder is None:
             return obj
@@ -56,7 +56,7 @@ class Fields:
         return obj if not mine and len(others) == len(holder) else with_path(obj, self.path, {**others, **mine})
 
     def _holder(self, obj: Obj) -> Mapping[str, Any] | None:
-        """The mapping that has the fields."""
+        """Return the mapping with the fields."""
         holder: Any = obj
         for name in self.path:
             holder = holder.get(name) if isinstance(holder, Mapping) else None
@@ -75,7 +75,7 @@ class Part:
 
 
 def renamed(path: tuple[str, ...], old: str, new: str) -> Part:
-    """A field that only changed its name."""
+    """Return the part for a field that was renamed."""
     return Part(
         ".".join((*path, new)),
         Fields(path, (old,)),
@@ -86,29 +86,30 @@ def renamed(path: tuple[str, ...], old: str, new: str) -> Part:
 
 
 def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> Part:
-    """A field that the newer version does not have."""
+    """Return the part for a field that the newer version lacks."""
     return Part(".".join((*path, name)), Fields(path, (name,), defaults), Fields(path, ()), _nothing, _nothing)
 
 
 def new_only(path: tuple[str, ...], name: str) -> Part:
-    """A field that the older version does not have."""
+    """Return the part for a field that the older version lacks."""
     return Part(".".join((*path, name)), Fields(path, ()), Fields(path, (name,)), _nothing, _nothing)
 
 
 def _nothing(_: Fragment) -> Fragment:
-    """What a version says that has no field for it."""
+    """Return the empty fragment of a version without the field."""
     return {}
 
 
 def flipped(part: Part) -> Part:
-    """The part seen from the other version."""
+    """Return the part with both versions swapped."""
     return Part(part.name, part.new, part.old, part.downgrade, part.upgrade)
 
 
 def converted(obj: Obj, parts: Sequence[Part], *, taken: str, kept: str) -> Obj:
-    """The object with its parts as the newer version writes them.
+    """Return the object with its parts in the form of the newer version.
 
-    Originals that the newer version had are taken from the annotation `taken`; what it cannot hold goes to `kept`.
+    Originals of the newer version are restored from the annotation `taken`; originals that it cannot represent are
+    stored in `kept`.
     """
     originals, left = _originals(obj, taken), {}
     for part in parts:
@@ -123,7 +124,7 @@ def converted(obj: Obj, parts: Sequence[Part], *, taken: str, kept: str) -> Obj:
 
 
 def _taken_up(original: Any, part: Part, said: Fragment) -> Fragment | None:
-    """The original if it still says what the part says, else None."""
+    """Return the original if it still matches the part, else None."""
     if not isinstance(original, Mapping):
         return None
     try:
@@ -133,7 +134,7 @@ def _taken_up(original: Any, part: Part, said: Fragment) -> Fragment | None:
 
 
 def _originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
-    """The originals kept in an annotation."""
+    """Return the originals in an annotation."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
         originals = msgspec.json.decode(text) if text else {}
@@ -143,7 +144,7 @@ def _originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
 
 
 def _annotated(obj: Obj, taken: str, kept: str, left: Mapping[str, Any]) -> Obj:
-    """The object with its originals in `kept`, none in `taken`."""
+    """Return the object with its originals in `kept`, and without `taken`."""
     before = obj["metadata"].get("annotations") or {}
     annotations = {name: value for name, value in before.items() if name not in {taken, kept}}
     if left:

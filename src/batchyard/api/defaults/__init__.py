@@ -1,9 +1,8 @@
-"""Values that objects get when they are made, beyond what a schema can express.
+"""Defaults of objects on creation, beyond those of a schema.
 
-Nothing is changed in place; an object that needs nothing comes back as it is. The defaults of pod templates are in the
-field tables (batchyard.api.schema). Pods get some more when they are made (batchyard.admission_plugins.pods), and
-Jobs what
-Kueue adds (batchyard.admission_plugins.queued_jobs).
+Objects are never changed in place; an object that needs no defaults is returned itself. The defaults of pod templates
+are in the field tables (batchyard.api.schema). Pods get more on creation (batchyard.admission_plugins.pods), and Jobs
+get Kueue's (batchyard.admission_plugins.queued_jobs).
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +46,7 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
 }
 
 _NO_PODS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
-#: What is told of those that nobody acts on, and whose status nobody will write: clients that wait for one read it.
+#: The status of kinds without a controller here: clients that wait for a status read it.
 _STATUSES: Final[Mapping[str, Obj]] = {
     scheme.DEPLOYMENT: {},
     scheme.REPLICA_SET: {"replicas": 0},
@@ -61,7 +60,7 @@ _STATUSES: Final[Mapping[str, Obj]] = {
 
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
-    """The object with its defaults; the same object where it has them all."""
+    """Return the object with its defaults; the same object if it has all of them."""
     kind = group_kind(obj)
     default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
     done = default(obj) if default else obj

@@ -1,4 +1,4 @@
-"""Defaults of controllers of pods that are no Jobs. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go."""
+"""Defaults of Kubernetes's own kinds. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go."""
 
 import base64
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from batchyard.api.schema import completed
 
 # --- pod ---
 #
-# Defaults of Pods beyond those of their templates: what a Pod requests, its host ports, and that it is pending.
+# Defaults of Pods beyond those of pod templates: requests, host ports, and the phase Pending.
 #
-# The defaults that templates have too are in the field tables; a Pod that was made in process gets them here.
+# The defaults shared with templates are in the field tables; a Pod created in process gets them here.
 # Sources: Kubernetes's pkg/apis/core/v1/defaults.go and, for the phase, pkg/registry/core/pod/strategy.go.
 
 
 _CONTAINERS: Final = ("containers", "initContainers")
-#: A spec with the defaults of templates has this field.
+#: A spec that already has the defaults of templates has this field.
 _OF_COMPLETE: Final = "securityContext"
 
 
 def pod_defaults(pod: Obj) -> Obj:
-    """A Pod with its defaults; the same object where it has them all."""
+    """Return a Pod with its defaults; the same object if it has all of them."""
     given, status = pod.get("spec") or {}, pod.get("status") or {}
     spec = given if _OF_COMPLETE in given else completed("PodSpec", given)
     missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
@@ -37,7 +37,7 @@ def pod_defaults(pod: Obj) -> Obj:
 
 
 def _on_host(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The containers of a Pod on the network of its node, whose ports are ports of the node."""
+    """Return the containers of a Pod on the host network, with host ports equal to their container ports."""
     return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINERS if spec.get(field)}
 
 
@@ -49,7 +49,7 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A container that requests what it is limited to where it says nothing of it."""
+    """Return a container whose missing requests are set to its limits."""
     unsaid = _unsaid_requests(container)
     if not unsaid:
         return container
@@ -58,7 +58,7 @@ def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _unsaid_requests(container: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits of what a container does not request itself."""
+    """Return the limits of resources that a container does not request."""
     resources = container.get("resources") or {}
     requests = resources.get("requests") or {}
     return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
@@ -66,17 +66,18 @@ def _unsaid_requests(container: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- volumes ---
 #
-# Defaults of volumes and of claims to them. Source: Kubernetes's pkg/apis/core/v1/defaults.go and strategies.
+# Defaults of PersistentVolumes and PersistentVolumeClaims. Source: Kubernetes's pkg/apis/core/v1/defaults.go and
+# strategies.
 
 
 def claim_defaults(obj: Obj) -> dict[str, Any]:
-    """A claim that nothing is said of waits for its volume."""
+    """Set the defaults of a claim; its phase is Pending."""
     spec = {"volumeMode": "Filesystem", **(obj.get("spec") or {})}
     return {**obj, "spec": spec, "status": obj.get("status") or {"phase": "Pending"}}
 
 
 def volume_defaults(obj: Obj) -> dict[str, Any]:
-    """A volume that nothing is said of is kept when its claim goes."""
+    """Set the defaults of a volume; its reclaim policy is Retain."""
     done = claim_defaults(obj)
     return {**done, "spec": {"persistentVolumeReclaimPolicy": "Retain", **done["spec"]}}
 
@@ -87,19 +88,19 @@ _ROLLING: Final = "RollingUpdate"
 
 
 def deployment_defaults(obj: Obj) -> Obj:
-    """Of a Deployment."""
+    """Set the defaults of a Deployment."""
     strategy = _rolling(obj["spec"].get("strategy"), _QUARTER)
     settings = {"progressDeadlineSeconds": 600, "replicas": 1, "revisionHistoryLimit": 10}
     return _with_spec(obj, settings, strategy=strategy)
 
 
 def replica_set_defaults(obj: Obj) -> Obj:
-    """Of a ReplicaSet."""
+    """Set the defaults of a ReplicaSet."""
     return _with_spec(obj, {"replicas": 1})
 
 
 def stateful_set_defaults(obj: Obj) -> Obj:
-    """Of a StatefulSet."""
+    """Set the defaults of a StatefulSet."""
     settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
     retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
     given = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
@@ -114,7 +115,7 @@ def stateful_set_defaults(obj: Obj) -> Obj:
 
 
 def replication_controller_defaults(obj: Obj) -> Obj:
-    """Of a ReplicationController, which selects the pods of its template and has their labels."""
+    """Set the defaults of a ReplicationController: selector and labels are those of its template."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     done = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
@@ -123,25 +124,25 @@ def replication_controller_defaults(obj: Obj) -> Obj:
 
 
 def daemon_set_defaults(obj: Obj) -> Obj:
-    """Of a DaemonSet."""
+    """Set the defaults of a DaemonSet."""
     strategy = _rolling(obj["spec"].get("updateStrategy"), {"maxSurge": 0, "maxUnavailable": 1})
     return _with_spec(obj, {"revisionHistoryLimit": 10}, updateStrategy=strategy)
 
 
 def cron_job_defaults(obj: Obj) -> Obj:
-    """Of a CronJob."""
+    """Set the defaults of a CronJob."""
     limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
     return _with_spec(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
 
 
 def _with_spec(obj: Obj, missing: Mapping[str, Any], **fields: Any) -> Obj:
-    """The object with these fields of its spec, and with others where they are missing; itself if it has them all."""
+    """Return the object with `fields` set in its spec, and `missing` where absent; itself if nothing changes."""
     spec = {**missing, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
 def _rolling(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How pods are replaced: one after the other, unless another way is named."""
+    """Return the update strategy: a rolling update with these settings, unless another type is named."""
     given = {"type": _ROLLING, **(strategy or {})}
     if given["type"] != _ROLLING:
         return given
@@ -157,7 +158,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 def job_defaults(job: Obj) -> Obj:
-    """A Job with its defaults. One without labels gets those of its pods, its queue among them."""
+    """Return a Job with its defaults. A Job without labels gets those of its pod template, including the queue."""
     spec = job.get("spec") or {}
     missing = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
     policy = spec.get("podFailurePolicy")
@@ -169,7 +170,7 @@ def job_defaults(job: Obj) -> Obj:
 
 
 def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What the fields of a spec are where they are not given; how many completions only where nothing says it."""
+    """Return the defaults of a Job's spec; completions only if no other field determines them."""
     indexes_fail_alone = spec.get("backoffLimitPerIndex") is not None
     defaults: dict[str, Any] = {
         "parallelism": 1,
@@ -183,7 +184,7 @@ def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pod failure policy whose patterns of conditions have a status."""
+    """Return a pod failure policy with a status in each pattern of conditions."""
     rules = policy.get("rules") or []
     if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
         return policy
@@ -191,7 +192,7 @@ def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A rule whose patterns of conditions have a status."""
+    """Return a rule with a status in each pattern of conditions."""
     patterns = rule.get("onPodConditions")
     if not patterns:
         return rule
@@ -204,7 +205,7 @@ def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def limit_range_defaults(limit_range: Obj) -> Obj:
-    """A LimitRange whose defaults for containers are all said: a limit is the maximum, a request the limit."""
+    """Set the container defaults of a LimitRange: the default limit is the maximum, the default request the limit."""
     limits = (limit_range.get("spec") or {}).get("limits") or []
     done = [_complete(limit) for limit in limits]
     return limit_range if done == limits else with_path(limit_range, ("spec", "limits"), done)
@@ -225,7 +226,7 @@ def _complete(limit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def node_defaults(node: Obj) -> Obj:
-    """A Node that gives its pods all it has, unless it says otherwise."""
+    """Set the allocatable resources of a Node to its capacity if they are missing."""
     status = node.get("status") or {}
     if status.get("capacity") is None or status.get("allocatable") is not None:
         return node
@@ -234,14 +235,14 @@ def node_defaults(node: Obj) -> Obj:
 
 # --- rbac ---
 #
-# What bindings of roles leave unsaid. Source: Kubernetes's pkg/apis/rbac/v1/defaults.go.
+# Defaults of role bindings. Source: Kubernetes's pkg/apis/rbac/v1/defaults.go.
 
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def binding_defaults(binding: Obj) -> Obj:
-    """Users and groups say of which API group they are."""
+    """Set the API group of users and groups."""
     subjects = binding.get("subjects") or ()
     completed = [_completed(subject) for subject in subjects]
     return {**binding, "subjects": completed} if completed != list(subjects) else binding
@@ -255,11 +256,11 @@ def _completed(subject: Obj) -> Obj:
 
 # --- secret ---
 #
-# Secrets as they are kept. Source: Kubernetes's pkg/apis/core/v1/conversion.go.
+# Stored form of Secrets. Source: Kubernetes's pkg/apis/core/v1/conversion.go.
 
 
 def secret_defaults(secret: Obj) -> dict[str, Any]:
-    """What is given as text becomes data, in place of data of the same key; `stringData` itself is never kept."""
+    """Merge `stringData` into `data`, where it takes precedence; `stringData` itself is never stored."""
     kept = {field: value for field, value in secret.items() if field != "stringData"}
     texts = secret.get("stringData")
     if texts:

@@ -1,4 +1,4 @@
-"""Defaults of JobSets. Source: JobSet's webhook; the Jobs it makes get the defaults of Jobs when they are made."""
+"""Defaults of JobSets and of Kueue's kinds. Source: JobSet's webhook. A JobSet's Jobs get their own on creation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from batchyard.api.scheme import kind_info
 
 
 def jobset_defaults(jobset: Obj) -> Obj:
-    """A JobSet with its defaults."""
+    """Return a JobSet with its defaults."""
     spec = jobset.get("spec") or {}
     done = dict(_filled(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"}))
     done["network"] = _filled(spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True)
@@ -23,13 +23,13 @@ def jobset_defaults(jobset: Obj) -> Obj:
 
 
 def _filled(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """The fields, with defaults where there is no value."""
+    """Return the fields, with defaults for missing values."""
     missing = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing} if missing else fields
 
 
 def _replicated_job(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A replicated Job that is Indexed and whose containers restart, unless it says otherwise."""
+    """Set the defaults of a replicated Job: Indexed, and restartPolicy OnFailure."""
     template = replicated.get("template") or {}
     spec = template.get("spec") or {}
     pod = spec.get("template") or {}
@@ -42,7 +42,7 @@ def _replicated_job(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _failure_policy(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A failure policy that says how to restart, and whose rules have names."""
+    """Set the defaults of a failure policy: the restart strategy, and names of rules."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
     filled = _filled(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
@@ -57,14 +57,14 @@ def _failure_policy(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def in_use(obj: Obj) -> Obj:
-    """The object kept from vanishing while something uses it; one that is to go is let go by whoever kept it."""
+    """Add the resource-in-use finalizer, unless the object is being deleted."""
     if "deletionTimestamp" in obj["metadata"]:
         return obj
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
 
 
 def specified(obj: Obj) -> Obj:
-    """The object with a spec, which may be left out; with the defaults of its fields, if none of them must be said."""
+    """Return the object with a spec; a missing one gets the defaults of its fields if none is required."""
     if "spec" in obj:
         return obj
     info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
@@ -72,23 +72,23 @@ def specified(obj: Obj) -> Obj:
 
 
 def cluster_queue(obj: Obj) -> Obj:
-    """A ClusterQueue with a spec, kept from vanishing while something uses it."""
+    """Return a ClusterQueue with a spec and the resource-in-use finalizer."""
     return in_use(specified(obj))
 
 
 # --- cloud ---
 #
-# Defaults of Clusters and their NodePools, beyond those of their fields.
+# Defaults of Clusters and NodePools beyond those of their fields.
 #
-# What depends on nothing else has its default in the field table. Source: GKE, whose pools lie in all zones of their
-# cluster, and take Spot machines and others that may run out from whatever zone has some.
+# Constant defaults are in the field table. Source: GKE, whose pools span all zones of their cluster. Spot machines and
+# others with limited supply are taken from any zone that has capacity.
 
 
 Spec = Mapping[str, Any]
 
 
 def cluster_defaults(cluster: Obj) -> Obj:
-    """A Cluster that says its region, and where each of its pools lies: with its reservation if it has one."""
+    """Set the region of a Cluster and the zones of its pools: the zone of the reservation if a pool has one."""
     spec = cluster["spec"]
     reserved = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
     done = {"region": region_of(spec["zones"][0]), **spec}
@@ -98,18 +98,18 @@ def cluster_defaults(cluster: Obj) -> Obj:
 
 
 def node_pool_defaults(pool: Obj) -> Obj:
-    """A NodePool with its defaults. Where it says no zones it lies in those of its cluster, which may change."""
+    """Return a NodePool with its defaults. Missing zones stay unset: they follow those of its cluster."""
     done = _pool_defaults(pool["spec"])
     return pool if done == pool["spec"] else {**pool, "spec": done}
 
 
 def region_of(zone: str) -> str:
-    """The region of a zone: all but the last part of its name."""
+    """Return the region of a zone: its name without the last part."""
     return zone.rpartition("-")[0] or zone
 
 
 def _placed(pool: Spec, reserved: Mapping[str, str], zones: list[str]) -> Spec:
-    """A pool of a cluster that says its zones."""
+    """Return a pool of a cluster with its zones set."""
     if pool.get("zones"):
         return pool
     zone = reserved.get(pool.get("reservation") or "")
@@ -117,7 +117,7 @@ def _placed(pool: Spec, reserved: Mapping[str, str], zones: list[str]) -> Spec:
 
 
 def _pool_defaults(pool: Spec) -> Spec:
-    """A pool that says how many nodes it begins with and is never below, if it grows and shrinks."""
+    """Return an autoscaled pool with its initial node count, its minimum, and its location policy."""
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
         return pool

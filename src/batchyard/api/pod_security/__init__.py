@@ -1,4 +1,4 @@
-"""Pod Security Standards: the policy of a namespace, and how pods violate it."""
+"""Pod Security Standards: the policy of a namespace, and the violations of a pod."""
 
 from batchyard.api.pod_security.evaluator import Violations, evaluate_pod
 from batchyard.api.pod_security.policy import PREFIX, LevelVersion, Policy, label_faults, namespace_policy

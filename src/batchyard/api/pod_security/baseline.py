@@ -1,4 +1,4 @@
-"""The checks of the level `baseline`. Source: k8s.io/pod-security-admission, policy/check_*.go."""
+"""Checks of the level `baseline`. Source: k8s.io/pod-security-admission, policy/check_*.go."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from batchyard.api.meta import Obj
 
 # --- violations ---
 #
-# A violation of the Pod Security Standards, and the parts of pods and of messages that checks share.
+# A violation of the Pod Security Standards, and helpers that checks share.
 
 
 class Violation(NamedTuple):
@@ -23,38 +23,38 @@ class Violation(NamedTuple):
 
 
 CheckPod: TypeAlias = Callable[[Obj, Obj], Violation | None]
-"""Looks at the metadata and the spec of a pod or of a template."""
+"""Checks the metadata and the spec of a pod or of a template."""
 
 
 def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
-    """All containers of a pod: init containers, containers, ephemeral containers."""
+    """Yield all containers of a pod: init containers, containers, ephemeral containers."""
     for field in ("initContainers", "containers", "ephemeralContainers"):
         yield from spec.get(field) or ()
 
 
 def security(part: Obj) -> Mapping[str, Any]:
-    """The security context of a pod's spec or of a container."""
+    """Return the security context of a pod's spec or of a container."""
     context: Mapping[str, Any] = part.get("securityContext") or {}
     return context
 
 
 def selected(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
-    """The names of the containers that violate a rule."""
+    """Return the names of the containers that violate a rule."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
 
 def plural(word: str, count: int) -> str:
-    """A noun in the number that a count demands."""
+    """Return a noun in singular or plural."""
     return word if count == 1 else f"{word}s"
 
 
 def uses(count: int) -> str:
-    """The verb of a subject of that number."""
+    """Return the verb for a subject in singular or plural."""
     return "uses" if count == 1 else "use"
 
 
 def quoted(values: Iterable[str]) -> str:
-    """Values in quotes, with commas between them."""
+    """Return values in quotes, separated by commas."""
     return ", ".join(f'"{value}"' for value in values)
 
 
@@ -64,17 +64,17 @@ def named(word: str, names: Sequence[str]) -> str:
 
 
 def setters(names: Sequence[str], *, by_pod: bool) -> str:
-    """The subject of a violation: the pod, containers of it, or both."""
+    """Return the subject of a violation: the pod, containers of it, or both."""
     return " and ".join([*(["pod"] if by_pod else []), *([named("container", names)] if names else [])])
 
 
 def is_of_windows(spec: Obj) -> bool:
-    """Whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
+    """Report whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
     return (spec.get("os") or {}).get("name") == "windows"
 
 
 def has_user_namespace(spec: Obj) -> bool:
-    """Whether a pod has a user namespace of its own."""
+    """Report whether a pod has its own user namespace."""
     return spec.get("hostUsers") is False
 
 
@@ -113,7 +113,7 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
 def app_armor_profile(metadata: Obj, spec: Obj) -> Violation | None:
-    """AppArmor profiles are the runtime's or local ones."""
+    """AppArmor profiles must be the runtime's or local ones."""
 
     def bad_type(part: Obj) -> str | None:
         profile = security(part).get("appArmorProfile")
@@ -139,7 +139,7 @@ def app_armor_profile(metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Containers add no capabilities beyond those that runtimes give by default."""
+    """Containers must not add capabilities beyond the runtime defaults."""
 
     def added(container: Obj) -> set[str]:
         return {*((security(container).get("capabilities") or {}).get("add") or ())} - _CAPABILITIES
@@ -153,19 +153,19 @@ def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def host_namespaces(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Pods share no namespace with the node."""
+    """Pods must not share namespaces with the host."""
     shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     return Violation("host namespaces", ", ".join(shared)) if shared else None
 
 
 def host_path_volumes(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Pods mount no folders of the node."""
+    """Pods must not mount host paths."""
     names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
     return Violation("hostPath volumes", named("volume", names)) if names else None
 
 
 def host_ports(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Containers take no ports of the node."""
+    """Containers must not use host ports."""
 
     def ports(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
@@ -179,7 +179,7 @@ def host_ports(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def probe_hosts(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Probes and lifecycle hooks reach no other host."""
+    """Probes and lifecycle hooks must not name a host."""
     names = sorted(selected(spec, lambda container: any(_hosts(container))))
     if not names:
         return None
@@ -199,14 +199,14 @@ def _hosts(container: Obj) -> Iterator[str]:
 
 
 def privileged(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Containers are not privileged."""
+    """Containers must not be privileged."""
     names = selected(spec, lambda container: security(container).get("privileged") is True)
     detail = f"{named('container', names)} must not set securityContext.privileged=true"
     return Violation("privileged", detail) if names else None
 
 
 def proc_mount(_metadata: Obj, spec: Obj) -> Violation | None:
-    """The paths of /proc stay masked."""
+    """The paths of /proc must stay masked."""
 
     def mount(container: Obj) -> str:
         found: str | None = security(container).get("procMount")
@@ -222,12 +222,12 @@ def proc_mount(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def proc_mount_1_35(metadata: Obj, spec: Obj) -> Violation | None:
-    """The paths of /proc stay masked, except in a user namespace."""
+    """The paths of /proc must stay masked, except in a user namespace."""
     return None if has_user_namespace(spec) else proc_mount(metadata, spec)
 
 
 def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
-    """SELinux types are some of those for containers; users and roles are not set."""
+    """SELinux types must be those for containers; users and roles must not be set."""
 
     def flaws(part: Obj) -> Mapping[str, Any]:
         options = security(part).get("seLinuxOptions") or {}
@@ -249,7 +249,7 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations(metadata: Obj, spec: Obj) -> Violation | None:
-    """Seccomp profiles in annotations, as before Kubernetes 1.19, are the runtime's or local ones."""
+    """Seccomp profiles in annotations (before Kubernetes 1.19) must be the runtime's or local ones."""
     annotations = metadata.get("annotations") or {}
     places = {_SECCOMP_OF_POD, *(_SECCOMP_OF_CONTAINER + container["name"] for container in containers(spec))}
     forbidden = sorted(
@@ -263,14 +263,14 @@ def seccomp_annotations(metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def bad_seccomp_type(part: Obj) -> str | None:
-    """The seccomp profile type of a pod or container that is not allowed; None if it is, or if there is none."""
+    """Return the forbidden seccomp profile type of a pod or container; None if it is allowed or absent."""
     profile = security(part).get("seccompProfile")
     found: str = "" if profile is None else profile.get("type") or ""
     return found if profile is not None and found not in PROFILE_TYPES else None
 
 
 def seccomp_profile(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Seccomp profiles are the runtime's or local ones."""
+    """Seccomp profiles must be the runtime's or local ones."""
     names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
     subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
     if not subject:
@@ -280,7 +280,7 @@ def seccomp_profile(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
-    """Pods set safe kernel parameters only."""
+    """Pods must set safe sysctls only."""
 
     def check(_metadata: Obj, spec: Obj) -> Violation | None:
         names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
@@ -291,7 +291,7 @@ def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
 
 
 def windows_host_process(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Windows containers are no processes of the node."""
+    """Windows containers must not be host processes."""
 
     def is_host_process(part: Obj) -> bool:
         return (security(part).get("windowsOptions") or {}).get("hostProcess") is True

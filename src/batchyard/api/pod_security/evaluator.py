@@ -1,7 +1,7 @@
-"""Which checks a level and a version have, and which of them a pod fails.
+"""Evaluates a pod against a level and version of the Pod Security Standards.
 
 Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
-`baseline` first. `restricted` has all checks of `baseline` but those that it replaces.
+`baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from batchyard.api.pod_security.policy import BASELINE, PRIVILEGED, RESTRICTED, 
 
 # --- restricted ---
 #
-# The checks of the level `restricted`. Source: k8s.io/pod-security-admission, policy/check_*.go.
+# Checks of the level `restricted`. Source: k8s.io/pod-security-admission, policy/check_*.go.
 
 
 _VOLUMES: Final = frozenset(
@@ -39,7 +39,7 @@ _VOLUMES: Final = frozenset(
         *("persistentVolumeClaim", "projected", "secret"),
     }
 )
-#: In the order in which the type of a volume is looked for.
+#: In the order in which the volume type is determined.
 _RESTRICTED_VOLUMES: Final = (
     *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "iscsi", "glusterfs", "rbd"),
     *("flexVolume", "cinder", "cephfs", "flocker", "fc", "azureFile", "vsphereVolume", "quobyte", "azureDisk"),
@@ -49,14 +49,14 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
 def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Containers gain no privileges."""
+    """Containers must not allow privilege escalation."""
     names = selected(spec, lambda container: security(container).get("allowPrivilegeEscalation") is not False)
     detail = f"{named('container', names)} must set securityContext.allowPrivilegeEscalation=false"
     return Violation("allowPrivilegeEscalation != false", detail) if names else None
 
 
 def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Containers drop all capabilities, and add at most the one to bind low ports."""
+    """Containers must drop all capabilities, and may add only NET_BIND_SERVICE."""
 
     def added(container: Obj) -> set[str]:
         return {*((security(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
@@ -76,10 +76,10 @@ def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def volume_types(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Volumes are of the types that depend on nothing of the node."""
+    """Volumes must be of types that do not depend on the node."""
     volumes = spec.get("volumes") or ()
     bad = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
-    # Kubernetes makes a volume without a source an emptyDir before it looks at it.
+    # Kubernetes turns a volume without a source into an emptyDir before the check.
     bad = [volume for volume in bad if any(volume[field] is not None for field in volume if field != "name")]
     if not bad:
         return None
@@ -94,7 +94,7 @@ def _volume_type(volume: Obj) -> str:
 
 
 def run_as_non_root(_metadata: Obj, spec: Obj) -> Violation | None:
-    """The pod or each container runs as another user than root."""
+    """The pod or each container must run as non-root."""
     reason, wanted = "runAsNonRoot != true", security(spec).get("runAsNonRoot")
     explicit = selected(spec, lambda container: security(container).get("runAsNonRoot") is False)
     if subject := setters(explicit, by_pod=wanted is False):
@@ -106,7 +106,7 @@ def run_as_non_root(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def run_as_user(_metadata: Obj, spec: Obj) -> Violation | None:
-    """Neither the pod nor a container asks for the user root."""
+    """The pod and its containers must not set the user root."""
 
     def is_root(part: Obj) -> bool:
         user = security(part).get("runAsUser")
@@ -117,7 +117,7 @@ def run_as_user(_metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def seccomp_profile_set(metadata: Obj, spec: Obj) -> Violation | None:
-    """The pod or each container sets a seccomp profile, which is the runtime's or a local one."""
+    """The pod or each container must set a seccomp profile: the runtime's or a local one."""
     if (violation := seccomp_profile(metadata, spec)) is not None:
         return violation
     if security(spec).get("seccompProfile") is not None and bad_seccomp_type(spec) is None:
@@ -130,12 +130,12 @@ def seccomp_profile_set(metadata: Obj, spec: Obj) -> Violation | None:
 
 
 def except_on_windows(check: CheckPod) -> CheckPod:
-    """The check, which passes pods of Windows."""
+    """Wrap a check so that it passes Windows pods."""
     return lambda metadata, spec: None if is_of_windows(spec) else check(metadata, spec)
 
 
 def except_in_user_namespaces(check: CheckPod) -> CheckPod:
-    """The check, which passes pods with a user namespace of their own."""
+    """Wrap a check so that it passes pods with their own user namespace."""
     return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
 
 
@@ -144,13 +144,13 @@ class Check(NamedTuple):
 
     name: str
     level: str
-    #: The minor versions since which each form of it counts, the oldest first.
+    #: The forms of the check with the minor version since which each applies, oldest first.
     versions: tuple[tuple[int, CheckPod], ...]
     #: The check of `baseline` that it replaces.
     replaces: str = ""
 
     def at(self, minor: int) -> CheckPod | None:
-        """The form that a version has; None if it is older than the check."""
+        """Return the form for a minor version; None if the check is newer."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
@@ -216,7 +216,7 @@ _CHECKS: Final = (
         replaces="seccompProfile_baseline",
     ),
 )
-#: The version from which on no check changes.
+#: The latest version in which any check changed.
 LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versions)
 
 
@@ -245,7 +245,7 @@ def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> Violations:
 
 @cache
 def _checks(level: str, minor: int) -> Sequence[CheckPod]:
-    """The checks of a level in a version, in order."""
+    """Return the checks of a level in a version, in order."""
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)

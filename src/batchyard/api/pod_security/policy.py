@@ -1,4 +1,4 @@
-"""The Pod Security policy of a namespace, read from its labels.
+"""The Pod Security policy of a namespace, from its labels.
 
 Source: k8s.io/pod-security-admission, api/{constants,helpers}.go. The defaults are those of a cluster without a
 PodSecurityConfiguration: every mode is `privileged:latest`.
@@ -23,7 +23,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class LevelVersion(NamedTuple):
-    """A level, and the minor version of Kubernetes whose checks it means."""
+    """A level, and the minor version of Kubernetes whose checks apply."""
 
     level: str = PRIVILEGED
     #: None: the latest version.
@@ -53,9 +53,9 @@ class Policy(NamedTuple):
 
 
 def namespace_policy(labels: Mapping[str, str]) -> Policy:
-    """Return the policy that labels set. An invalid level is `restricted` to enforce, and else `privileged`.
+    """Return the policy that labels set. An invalid level means `restricted` for enforce, else `privileged`.
 
-    An invalid version is the latest. Without a warn level the level to enforce warns too.
+    An invalid version means the latest. Without a warn level, the enforce level also warns.
     """
     if not any(label.startswith(PREFIX) for label in labels):
         return Policy()
@@ -70,7 +70,7 @@ def namespace_policy(labels: Mapping[str, str]) -> Policy:
 
 
 def label_faults(labels: Mapping[str, str]) -> list[FieldError]:
-    """Return the faults of labels that set a policy, in the API's words."""
+    """Return the faults of policy labels, in the API's words."""
     faults = []
     for mode in (_ENFORCE, _AUDIT, _WARN):
         level, version = labels.get(PREFIX + mode), labels.get(f"{PREFIX}{mode}-version")

@@ -1,7 +1,7 @@
-"""Objects as the rows `kubectl get` prints.
+"""Tables as `kubectl get` prints them.
 
-Columns of Kueue's, JobSet's and the autoscaler's kinds are the printer columns of their CRDs, those of the cloud are
-our own, all others those of Kubernetes's pkg/printers. A column of priority 1 is printed only with `-o wide`.
+The columns of Kueue's, JobSet's and the autoscaler's kinds are the printer columns of their CRDs. Those of the cloud
+kinds are our own, all others those of Kubernetes's pkg/printers. A column of priority 1 is printed only with `-o wide`.
 """
 
 import re
@@ -18,24 +18,24 @@ __all__ = ["Column", "Table", "columns", "format_table", "row", "table"]
 
 Table: TypeAlias = list[list[str]]
 
-# A column is padded this much beyond its longest cell, and padded to the minimum in any case.
+# The padding beyond the longest cell of a column, and the minimum width.
 _PADDING: Final = 3
 _WIDTH_MIN: Final = 6
 _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
 
 def columns(kind: str, *, wide: bool) -> list[Column]:
-    """The columns of a kind; name and age where nothing else is known of it."""
+    """Return the columns of a kind; name and age for unknown kinds."""
     return [column for column, _ in _printed(kind, wide)]
 
 
 def row(obj: Obj, *, now: Instant, wide: bool) -> list[str]:
-    """The cells of an object, one for each of its kind's columns."""
+    """Return the cells of an object, one for each column of its kind."""
     return [cell(obj, now) for cell in _cells(group_kind(obj), wide)]
 
 
 def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespaces: bool) -> Table:
-    """The header and a row for each object, in the order given; with `namespaces`, the first column says where."""
+    """Return the header and a row for each object, in order; with `namespaces`, the first column is the namespace."""
     header = [column.name.upper() for column in columns(kind, wide=wide)]
     rows = [(obj["metadata"].get("namespace") or "", row(obj, now=now, wide=wide)) for obj in objs]
     if not namespaces:
@@ -44,7 +44,7 @@ def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespace
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table as kubectl lays it out: columns aligned on the left, the last one not padded, each line ended."""
+    """Format a table like kubectl: columns left-aligned, the last one not padded, each line with a newline."""
     cells = [[_one_line(cell) for cell in cells] for cells in rows]
     widths = [max(_WIDTH_MIN, *(len(cell) + _PADDING for cell in column)) for column in zip(*cells, strict=True)]
     return "".join(_line(line, widths) for line in cells)
@@ -56,7 +56,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _one_line(cell: str) -> str:
-    """A cell up to its first line break, three dots for the rest, and control characters made harmless."""
+    """Truncate a cell at its first line break with three dots, and replace control characters."""
     if cell.isprintable():
         return cell
     first, *rest = _LINE_BREAK.split(cell, maxsplit=1)

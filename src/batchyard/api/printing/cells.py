@@ -1,7 +1,7 @@
-"""Cells that many tables have: what an object says at a path, how old it is, what is in its containers and labels.
+"""Cells that many tables share: values at a path, ages, containers, labels.
 
-A CRD's cell without a value is empty; Kubernetes's own kinds say `<none>` where nothing is chosen and `<unknown>` where
-nothing is known.
+A CRD's cell without a value is empty. Kubernetes's own kinds print `<none>` for empty choices and `<unknown>` for
+unknown values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,76 +18,76 @@ Cell: TypeAlias = Callable[[Obj, Instant], str]
 NONE: Final = "<none>"
 UNKNOWN: Final = "<unknown>"
 PENDING: Final = "<pending>"
-#: Nearly all are dicts, and to ask whether something is one takes a tenth of asking whether it is a Mapping.
+#: Nearly all are dicts, and isinstance with dict takes a tenth of the time of isinstance with Mapping.
 _MAPPINGS: Final = (dict, Mapping)
 
 
 class Column(NamedTuple):
-    """A column: its name as the API has it (headers are its capitals), and when it is printed."""
+    """A column: its name as in the API (headers are upper case), and its print priority."""
 
     name: str
     priority: int = 0
     type: str = "string"
     format: str = ""
     description: str = ""
-    #: Whether its cells are numbers though its type is another, as with Kubernetes's own counts.
+    #: Whether its cells are numbers despite another type, as for Kubernetes's own counts.
     counts: bool = False
 
 
 def name(obj: Obj, _now: Instant) -> str:
-    """The object's name."""
+    """Return the object's name."""
     return str(obj["metadata"]["name"])
 
 
 def age(obj: Obj, now: Instant) -> str:
-    """How long ago the object was made."""
+    """Return the age of the object."""
     created = obj["metadata"].get("creationTimestamp")
     return format_age(now - parse_time(created)) if created else UNKNOWN
 
 
 def created(obj: Obj, _now: Instant) -> str:
-    """When the object was made, to the second."""
+    """Return the creation time of the object, to the second."""
     made = obj["metadata"].get("creationTimestamp")
     return format_time(parse_time(made) // SECOND * SECOND) if made else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The cell of the value at a path, or of the default where there is none."""
+    """The cell of the value at a path, or of a default."""
 
     path: tuple[str, ...]
     default: Any = None
 
     def __call__(self, obj: Obj, _now: Instant) -> str:
-        """The text of it."""
+        """Return the text."""
         found = _at(obj, self.path)
         return text(self.default if found is None else found)
 
 
 def at(*path: str, default: Any = None) -> Cell:
-    """The cell of the value at a path, or of the default where there is none."""
+    """Return the cell of the value at a path, or of a default."""
     return At(path, default)
 
 
 def chosen(*path: str) -> Cell:
-    """The cell of the value at a path; `<none>` where it is empty or not there."""
+    """Return the cell of the value at a path; `<none>` if it is empty or missing."""
     return lambda obj, _now: text(value(obj, *path) or NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionStatus:
-    """The cell of a condition's status: True, False, Unknown, or empty where there is no such condition."""
+    """The cell of a condition's status: True, False, Unknown, or empty if the condition is missing."""
 
     type: str
 
     def __call__(self, obj: Obj, _now: Instant) -> str:
-        """The text of it."""
+        """Return the text."""
         found = find_condition(obj, self.type)
         return "" if found is None else text(found.get("status"))
 
 
 def json_path(cell: Cell) -> str:
-    """Where a cell's text is written in the object, as columns of CRDs say it; '' where it is worked out."""
+    """Return the JSON path of a cell as in the columns of a CRD; '' for a computed cell."""
     if cell is age:
         return ".metadata.creationTimestamp"
     if isinstance(cell, ConditionStatus):
@@ -96,17 +96,17 @@ def json_path(cell: Cell) -> str:
 
 
 def count(*fields: str) -> Cell:
-    """The cell of how many entries some fields have together."""
+    """Return the cell of the total number of entries of some fields."""
     return lambda obj, _now: str(sum(len(obj.get(field) or ()) for field in fields))
 
 
 def count_at(*path: str) -> Cell:
-    """The cell of how many entries the list or mapping at a path has."""
+    """Return the cell of the number of entries in the list or mapping at a path."""
     return lambda obj, _now: str(len(value(obj, *path) or ()))
 
 
 def containers(field: str, *path: str) -> Cell:
-    """The cell of one field of all containers of the pod template at a path."""
+    """Return the cell of one field of all containers of the pod template at a path."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         return ",".join(str(container.get(field, "")) for container in value(obj, *path, "containers") or ())
@@ -115,17 +115,17 @@ def containers(field: str, *path: str) -> Cell:
 
 
 def labels(*path: str) -> Cell:
-    """The cell of the labels at a path."""
+    """Return the cell of the labels at a path."""
     return lambda obj, _now: format_labels(value(obj, *path) or {})
 
 
 def format_labels(found: Mapping[str, str]) -> str:
-    """Labels as kubectl prints them: `a=1,b=2`, by key."""
+    """Format labels like kubectl: `a=1,b=2`, by key."""
     return ",".join(f"{key}={each}" for key, each in sorted(found.items())) or NONE
 
 
 def selector(*path: str) -> Cell:
-    """The cell of a label selector in the words of kubectl's `--selector`, by key; at a path, or the spec's own."""
+    """Return the cell of a label selector in the syntax of kubectl's `--selector`, at a path or `spec.selector`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         return format_selector(value(obj, *(path or ("spec", "selector"))) or {}) or NONE
@@ -134,19 +134,19 @@ def selector(*path: str) -> Cell:
 
 
 def format_selector(found: Mapping[str, Any]) -> str:
-    """A label selector in the words of kubectl's `--selector`, by key."""
+    """Format a label selector in the syntax of kubectl's `--selector`, by key."""
     parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
     parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
     return ",".join(part for _, part in sorted(parts))
 
 
 def value(obj: Obj, *path: str) -> Any:
-    """The value at a path, None where there is none."""
+    """Return the value at a path, or None."""
     return _at(obj, path)
 
 
 def text(found: object) -> str:
-    """A JSON value in a cell."""
+    """Return the text of a JSON value."""
     if found is None or isinstance(found, str):
         return found or ""
     return str(found).lower() if isinstance(found, bool) else str(found)

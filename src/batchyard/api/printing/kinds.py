@@ -1,4 +1,4 @@
-"""The tables: the columns of every kind, each with its cell."""
+"""Table definitions: the columns of every kind, each with its cell."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,16 +13,16 @@ from batchyard.base.instant import HOUR, Instant, format_age
 
 # --- cloud ---
 #
-# Cells of clusters, their pools, and what is asked of the cloud.
+# Cells of Clusters, NodePools, Instances and ResizeRequests.
 
 
 def zones(obj: Obj, _now: Instant) -> str:
-    """The zones of a cluster or a pool."""
+    """Return the zones of a cluster or a pool."""
     return ",".join(value(obj, "spec", "zones") or ())
 
 
 def size(obj: Obj, _now: Instant) -> str:
-    """How many nodes a pool may have: `4` or `0-24` in each zone, `0-24 total` in all."""
+    """Return the possible sizes of a pool: `4` or `0-24` for each zone, `0-24 total` for all zones."""
     spec = obj.get("spec") or {}
     bounds = spec.get("autoscaling")
     if bounds is None:
@@ -33,7 +33,7 @@ def size(obj: Obj, _now: Instant) -> str:
 
 
 def phase(obj: Obj, _now: Instant) -> str:
-    """How far an instance has come; one that is given up is terminating."""
+    """Return the phase of an instance; Terminating if it is being deleted."""
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
     return value(obj, "status", "phase") or "Pending"
@@ -41,32 +41,32 @@ def phase(obj: Obj, _now: Instant) -> str:
 
 # --- costs ---
 #
-# Cells of budgets and of records of what machines cost.
+# Cells of Budgets and of cost records.
 
 
 _CENT: Final = 10_000
 
 
 def amount(obj: Obj, _now: Instant) -> str:
-    """What a Budget allows: `$5000` or `120 accelerator hours`."""
+    """Return the amount of a Budget: `$5000` or `120 accelerator hours`."""
     spec = obj.get("spec") or {}
     dollars = spec.get("dollars")
     return f"${dollars}" if dollars is not None else f"{text(spec.get('acceleratorHours'))} accelerator hours"
 
 
 def state(obj: Obj, _now: Instant) -> str:
-    """How a Budget stands: the reason of its condition Exceeded."""
+    """Return the state of a Budget: the reason of its condition Exceeded."""
     conditions = value(obj, "status", "conditions") or ()
     return next((str(each["reason"]) for each in conditions if each["type"] == "Exceeded"), "")
 
 
 def node_hours(obj: Obj, _now: Instant) -> str:
-    """The hours of nodes in all lines of a record."""
+    """Return the node hours of all lines of a record."""
     return f"{_sum(obj, 'nodeMicroseconds') / HOUR:.2f}"
 
 
 def dollars(obj: Obj, _now: Instant) -> str:
-    """What all lines of a record cost, to the cent."""
+    """Return the total cost of a record, to the cent."""
     cents = (_sum(obj, "microdollars") + _CENT // 2) // _CENT
     return f"{cents // 100}.{cents % 100:02}"
 
@@ -121,7 +121,7 @@ EVENTS: Final = (
 
 # --- jobs ---
 #
-# Cells of Jobs. The duration runs from the start to the completion, and until now where there is none.
+# Cells of Jobs. The duration runs from the start to the completion, or to the present.
 #
 # Source: Kubernetes's pkg/printers/internalversion.
 
@@ -130,7 +130,7 @@ _CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def status(obj: Obj, _now: Instant) -> str:
-    """The first that holds of Job's conditions in the order of Kubernetes, a deletion among them."""
+    """Return the status of a Job: the first condition that is true, in the order of Kubernetes."""
     if is_true(obj, "Complete"):
         return "Complete"
     if is_true(obj, "Failed"):
@@ -141,7 +141,7 @@ def status(obj: Obj, _now: Instant) -> str:
 
 
 def completions(obj: Obj, _now: Instant) -> str:
-    """How many pods succeeded, of how many wanted; without a number wanted, one success ends all."""
+    """Return the succeeded pods and the completions; without completions, one success completes the Job."""
     succeeded = value(obj, "status", "succeeded") or 0
     wanted, parallelism = value(obj, "spec", "completions"), value(obj, "spec", "parallelism") or 0
     if wanted is not None:
@@ -150,7 +150,7 @@ def completions(obj: Obj, _now: Instant) -> str:
 
 
 def duration(obj: Obj, now: Instant) -> str:
-    """How long the Job has run, or ran."""
+    """Return the duration of the Job."""
     start, end = value(obj, "status", "startTime"), value(obj, "status", "completionTime")
     if not start:
         return ""
@@ -163,14 +163,14 @@ def duration(obj: Obj, now: Instant) -> str:
 
 
 def nodes_status(obj: Obj, _now: Instant) -> str:
-    """Whether a node is ready, as far as is known, and whether pods may come to it."""
+    """Return the readiness of a node, and whether scheduling is disabled."""
     ready = find_condition(obj, "Ready")
     known = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
     return f"{known},SchedulingDisabled" if value(obj, "spec", "unschedulable") else known
 
 
 def roles(obj: Obj, _now: Instant) -> str:
-    """The roles that labels give a node."""
+    """Return the roles in a node's labels."""
     labels = obj["metadata"].get("labels") or {}
     prefix = well_known.NODE_ROLE_PREFIX
     found = [key.removeprefix(prefix) for key in labels if key.startswith(prefix)]
@@ -179,7 +179,7 @@ def roles(obj: Obj, _now: Instant) -> str:
 
 
 def address(type_: str) -> Cell:
-    """The cell of a node's first address of a type."""
+    """Return the cell of a node's first address of a type."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         addresses = value(obj, "status", "addresses") or ()
@@ -194,12 +194,12 @@ def address(type_: str) -> Cell:
 
 
 def role(obj: Obj, _now: Instant) -> str:
-    """The role of a binding: `ClusterRole/view`."""
+    """Return the role of a binding: `ClusterRole/view`."""
     return f"{obj['roleRef']['kind']}/{obj['roleRef']['name']}"
 
 
 def subjects(kind: str) -> Cell:
-    """The cell of the subjects of a kind."""
+    """Return the cell of the subjects of a kind."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         found = [subject for subject in obj.get("subjects") or () if subject["kind"] == kind]
@@ -213,7 +213,7 @@ def subjects(kind: str) -> Cell:
 
 _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age)
-#: The age as columns of CRDs have it.
+#: The age column as in CRDs.
 _AGE_OF_CUSTOM: Final = (Column("Age", type="date"), cells.age)
 NAME_AND_AGE: Final = (_NAME, _AGE_OF_CUSTOM)
 _PENDING: Final = (Column("Pending Workloads", type="integer"), at("status", "pendingWorkloads"))

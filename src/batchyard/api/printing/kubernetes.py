@@ -1,4 +1,4 @@
-"""Cells of controllers of pods that are no Jobs, of budgets and quotas. Source: Kubernetes's pkg/printers."""
+"""Cells of Services, volumes, workload controllers, budgets and quotas. Source: Kubernetes's pkg/printers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,26 +11,26 @@ from batchyard.base.instant import Instant, format_age
 
 # --- services ---
 #
-# Cells of Services and of what leads to them. Source: Kubernetes's pkg/printers/internalversion.
+# Cells of Services, Endpoints and Ingresses. Source: Kubernetes's pkg/printers/internalversion.
 
 
-#: How many addresses or hosts a cell names.
+#: The maximum number of addresses or hosts in a cell.
 _SHOWN: Final = 3
 
 
 def type_of(obj: Obj, _now: Instant) -> str:
-    """The type of a Service."""
+    """Return the type of a Service."""
     return value(obj, "spec", "type") or "ClusterIP"
 
 
 def cluster_ip(obj: Obj, _now: Instant) -> str:
-    """Where a Service is reached from inside."""
+    """Return the cluster IP of a Service."""
     given = value(obj, "spec", "clusterIPs") or [value(obj, "spec", "clusterIP")]
     return given[0] or NONE
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
-    """Where a Service is reached from outside."""
+    """Return the external addresses of a Service."""
     external = list(value(obj, "spec", "externalIPs") or ())
     match type_of(obj, now):
         case "LoadBalancer":
@@ -41,12 +41,12 @@ def external_ip(obj: Obj, now: Instant) -> str:
 
 
 def ports(obj: Obj, _now: Instant) -> str:
-    """The ports of a Service, with those of nodes."""
+    """Return the ports of a Service, with node ports."""
     return ",".join(map(_port, value(obj, "spec", "ports") or ())) or NONE
 
 
 def endpoints(obj: Obj, _now: Instant) -> str:
-    """The first addresses behind a Service, with their ports, and how many more there are."""
+    """Return the first addresses of Endpoints with their ports, and the number of the others."""
     found = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
         for subset in obj.get("subsets") or ()
@@ -57,7 +57,7 @@ def endpoints(obj: Obj, _now: Instant) -> str:
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """The ports of an EndpointSlice."""
+    """Return the ports of an EndpointSlice."""
     found = obj.get("ports")
     if found is None:
         return "<unset>"
@@ -65,7 +65,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """The addresses of an EndpointSlice."""
+    """Return the addresses of an EndpointSlice."""
     found = obj.get("endpoints")
     if found is None:
         return "<unset>"
@@ -73,24 +73,24 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
 
 
 def hosts(obj: Obj, _now: Instant) -> str:
-    """The hosts of an Ingress, the first of them by name."""
+    """Return the first hosts of an Ingress."""
     rules = value(obj, "spec", "rules") or ()
     return _first([rule["host"] for rule in rules[:_SHOWN] if rule.get("host")], len(rules)) or "*"
 
 
 def addresses(obj: Obj, _now: Instant) -> str:
-    """Where an Ingress is reached."""
+    """Return the load balancer addresses of an Ingress."""
     return ",".join(_load_balancers(obj))
 
 
 def _first(found: Sequence[str], of: int) -> str:
-    """The first few of many."""
+    """Return the first few of many."""
     told = ",".join(found[:_SHOWN])
     return f"{told} + {of - _SHOWN} more..." if told and of > _SHOWN else told
 
 
 def _some(found: Sequence[str]) -> str:
-    """The first three of a list, and how many more there are."""
+    """Return the first three of a list, and the number of the others."""
     more = f" + {len(found) - _SHOWN} more..." if len(found) > _SHOWN else ""
     return ",".join(found[:_SHOWN]) + more or NONE
 
@@ -107,7 +107,7 @@ def _port(port: Mapping[str, Any]) -> str:
 
 # --- volumes ---
 #
-# Cells of volumes and of claims to them. Source: Kubernetes's pkg/printers/internalversion.
+# Cells of PersistentVolumes and PersistentVolumeClaims. Source: Kubernetes's pkg/printers/internalversion.
 
 
 _NAME: Final = (Column("Name"), cells.name)
@@ -122,7 +122,7 @@ def _phase(obj: Obj, _now: Instant) -> str:
 
 
 def _modes(part: str) -> Cell:
-    """The cell of the access modes that a part of the object has, in the order in which Kubernetes tells them."""
+    """Return the cell of the access modes of a part of the object, in the order of Kubernetes."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         found = value(obj, part, "accessModes") or ()
@@ -196,7 +196,7 @@ def _last_schedule(obj: Obj, now: Instant) -> str:
 
 
 def _used(obj: Obj, is_limit: bool) -> str:
-    """What is used of what there may be, of limits or of all else: `requests.cpu: 1/4, pods: 2/10`."""
+    """Return used and hard amounts, of limits or of all others: `requests.cpu: 1/4, pods: 2/10`."""
     hard, used = value(obj, "status", "hard") or {}, value(obj, "status", "used") or {}
     names = sorted(name for name in hard if name.startswith("limits") is is_limit)
     return ", ".join(f"{name}: {text(used.get(name, 0))}/{text(hard[name])}" for name in names)

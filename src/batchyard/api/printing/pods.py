@@ -1,4 +1,4 @@
-"""Cells of Pods: how many containers are ready, and the one word for how the pod is.
+"""Cells of Pods: ready containers, and the status word.
 
 Source: printPod of Kubernetes's pkg/printers/internalversion.
 """
@@ -15,24 +15,24 @@ from batchyard.base.instant import Instant, format_age
 Container: TypeAlias = Mapping[str, Any]
 
 _ENDED: Final = ("Succeeded", "Failed")
-#: The reason of pods on a node that cannot be reached.
+#: The reason of pods on an unreachable node.
 _NODE_LOST: Final = "NodeLost"
 _GATED: Final = "SchedulingGated"
 
 
 class _Start(NamedTuple):
-    """How far the containers that prepare a pod have come."""
+    """The progress of the init containers."""
 
-    #: Those that have begun, up to the first that is not done.
+    #: The statuses up to the first that is not done.
     begun: Sequence[Container]
-    #: What the first that is not done is at; empty if all are done.
+    #: The state of the first that is not done; empty if all are done.
     reason: str
-    #: Those beside the main containers that are ready.
+    #: The number of ready sidecars.
     ready: int
 
 
 def ready(obj: Obj, _now: Instant) -> str:
-    """How many containers are ready, of those that are to stay."""
+    """Return the ready containers and the total, including sidecars."""
     start = _start(obj)
     running = [each for each in _counted(obj, start) if _is_running(each)]
     total = len(value(obj, "spec", "containers") or ()) + len(_sidecars(obj))
@@ -40,7 +40,7 @@ def ready(obj: Obj, _now: Instant) -> str:
 
 
 def status(obj: Obj, _now: Instant) -> str:
-    """How a pod is, in one word: its deletion, what keeps or ended its containers, or its phase."""
+    """Return the status word of a pod: its deletion, the reason of its containers, or its phase."""
     phase, said = value(obj, "status", "phase"), value(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
         if said == _NODE_LOST:
@@ -53,7 +53,7 @@ def status(obj: Obj, _now: Instant) -> str:
 
 
 def restarts(obj: Obj, now: Instant) -> str:
-    """How often containers were started again, and when the last time was."""
+    """Return the number of container restarts, and the time since the last one."""
     start = _start(obj)
     sidecars = _sidecars(obj)
     beside = [each for each in start.begun if each["name"] in sidecars]
@@ -65,19 +65,19 @@ def restarts(obj: Obj, now: Instant) -> str:
 
 
 def ip(obj: Obj, _now: Instant) -> str:
-    """The pod's address."""
+    """Return the pod's IP address."""
     addresses = value(obj, "status", "podIPs") or [{"ip": value(obj, "status", "podIP")}]
     return addresses[0].get("ip") or NONE
 
 
 def readiness_gates(obj: Obj, _now: Instant) -> str:
-    """How many of the conditions that a pod waits for are true."""
+    """Return the number of readiness gates that are true, and the total."""
     gates = value(obj, "spec", "readinessGates") or ()
     return f"{sum(is_true(obj, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else NONE
 
 
 def _of_containers(obj: Obj, start: _Start) -> str:
-    """What the first container that does not run waits for or ended with; empty if there is none."""
+    """Return the reason of the first container that does not run; empty if there is none."""
     counted = _counted(obj, start)
     reason = next(filter(None, map(_why_not_running, counted)), "")
     if reason == "Completed" and any(map(_is_running, counted)):
@@ -86,7 +86,7 @@ def _of_containers(obj: Obj, start: _Start) -> str:
 
 
 def _counted(obj: Obj, start: _Start) -> Sequence[Container]:
-    """The main containers, once those before them are done."""
+    """Return the statuses of the main containers, once the init containers are done."""
     return (value(obj, "status", "containerStatuses") or ()) if _is_prepared(obj, start) else ()
 
 
@@ -95,7 +95,7 @@ def _is_prepared(obj: Obj, start: _Start) -> bool:
 
 
 def _start(obj: Obj) -> _Start:
-    """How far the containers that prepare the pod have come."""
+    """Return the progress of the init containers."""
     sidecars, total = _sidecars(obj), len(value(obj, "spec", "initContainers") or ())
     begun: list[Container] = []
     up = 0
@@ -111,13 +111,13 @@ def _start(obj: Obj) -> _Start:
 
 
 def _sidecars(obj: Obj) -> Mapping[str, None]:
-    """The containers that start before the main ones and stay."""
+    """Return the sidecars: init containers with restartPolicy Always."""
     found = value(obj, "spec", "initContainers") or ()
     return {each["name"]: None for each in found if each.get("restartPolicy") == "Always"}
 
 
 def _why_not_running(container: Container, usual: str = "") -> str:
-    """What a container waits for, unless it is the usual, or ended with; empty for one that runs."""
+    """Return the waiting reason of a container, unless it is `usual`, or its exit reason; empty if it runs."""
     waits, ended = (value(container, "state", way) for way in ("waiting", "terminated"))
     if waits is not None and waits.get("reason"):
         return "" if waits["reason"] == usual else str(waits["reason"])

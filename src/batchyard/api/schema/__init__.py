@@ -1,13 +1,13 @@
-"""The fields of every kind: what they must be, and what they are when left out.
+"""The fields of every kind: their types, constraints and defaults.
 
-    validate(info, obj)         all structural faults of an object, in the version it is written in
-    with_defaults(info, obj)    the object with nulls dropped and the defaults of its schema filled in
-    settle(info, version, obj)  both in one walk, which is how manifests are read
+    validate(info, obj)         all structural faults of an object, in the version of its apiVersion
+    with_defaults(info, obj)    the object without nulls and with the defaults of its schema
+    settle(info, version, obj)  both in one walk, which is how manifests are decoded
     completed(type, value)      a value of a type of Kubernetes itself with its defaults
-    meaning_of(kind)            compares values of a kind's types by meaning
+    meaning_of(kind)            compares values of a kind's types semantically
 
-Rules between fields are in batchyard.api.validation, defaults made by webhooks in batchyard.api.defaults. Where a
-pod template stands in an object of a CRD it is checked as that CRD does; in Jobs and PodTemplates as Kubernetes does.
+Rules between fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template in
+an object of a CRD is validated like that CRD does; in Jobs and PodTemplates like Kubernetes does.
 """
 
 from collections.abc import Mapping
@@ -28,18 +28,18 @@ _REMEDIES_MAX: Final = 100
 
 
 class Settled(NamedTuple):
-    """An object checked and completed; `obj` is None when there are faults."""
+    """A validated object with defaults, or None and its faults."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
 def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> Settled:
-    """Check an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
+    """Validate an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
 
-    The result is the object itself where nothing is to change, and shares all that stays. It may share pod templates
-    with other objects: objects are never changed in place. What is the very same in `sound`, an object of the version
-    that was settled before, is not looked at again.
+    The result is the object itself if nothing changes, and shares all unchanged parts. It may share pod templates with
+    other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object of
+    the version that was settled before, are not validated again.
     """
     settled = _root_visitor(info.constant, version)(obj, sound)
     if type(settled) is not Flaws:
@@ -49,9 +49,10 @@ def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -
 
 
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
-    """All structural faults of an object, by the version its `apiVersion` names (the storage version if none).
+    """Return all structural faults of an object, in the version of its `apiVersion` (the storage version if it has
+    none).
 
-    Takes the name of a Kubernetes type as well, such as `PodTemplateSpec`, and then checks a value of that type.
+    Takes the name of a Kubernetes type as well, such as `PodTemplateSpec`, and then validates a value of that type.
     """
     if isinstance(info_or_type, ServedKind):
         return settle(info_or_type, _version(info_or_type, obj), obj).faults
@@ -60,7 +61,7 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
-    """The object with nulls dropped and structural defaults filled in; InvalidObject if its structure is not sound."""
+    """Return the object without nulls and with structural defaults; InvalidObject if its structure is invalid."""
     settled = settle(info, _version(info, obj), obj)
     if settled.obj is None:
         raise InvalidObject(settled.faults)
@@ -68,14 +69,14 @@ def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
 
 
 def completed(type_name: str, value: Any) -> Any:
-    """A value of a type of Kubernetes itself with its defaults, or the value as it is if its structure is not sound."""
+    """Return a value of a type of Kubernetes itself with its defaults; unchanged if its structure is invalid."""
     settled = _compiler(scope(NATIVE)).object_visitor(type_name)(value)
     return value if type(settled) is Flaws else settled
 
 
 @cache
 def meaning_of(constant: str) -> Meaning:
-    """What compares values of the types of a kind, in its storage version."""
+    """Return the semantic comparison for the types of a kind, in its storage version."""
     info = kind_info(constant)
     return Meaning(scope_for(info, info.storage_version), completed)
 
@@ -99,7 +100,7 @@ def _compiler(of: Scope) -> Compiler:
 
 
 def _faults(flaws: Flaws, of: Scope, kind: str) -> list[FieldError]:
-    """The flaws of a whole object as the API words them; a remedy takes a search, and many flaws have one cause."""
+    """Return the flaws as faults; only the first get remedies, because finding one is slow and many share a cause."""
     remedied = [
         FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, of, kind)) for flaw in flaws[:_REMEDIES_MAX]
     ]

@@ -1,8 +1,8 @@
-"""Checks of compound values, compiled once from the field tables: objects, lists and mappings.
+"""Validators of objects, lists and mappings, compiled once from the field tables.
 
-A visitor is called with a value and returns what the value comes to: the very same value where it is sound and
-complete; a new one where nulls are dropped or defaults added (sharing all that stays); or Flaws. So one walk checks
-and completes an object, and the common case, nothing to do, costs one call a node.
+A visitor takes a value and returns the validated value: the same object if it is valid and complete; a new one if nulls
+are dropped or defaults added (unchanged parts are shared); or Flaws. So one walk validates and completes an object, and
+the common case costs one call for each node.
 """
 
 import marshal
@@ -17,16 +17,16 @@ from batchyard.api.schema.violations import Flaw, Flaws, MapKey, flaw, shown, wr
 
 _DROPPED: Final = object()
 _EMPTY: Final[Sequence[Any]] = ([], {})
-#: Types of which null, in a mapping of a kind of Kubernetes itself, is the empty one: so Go reads it.
+#: Types whose null values in a mapping of a kind of Kubernetes itself are read as empty, as Go does.
 _TEXTS: Final = frozenset({"string", "bytes"})
-#: Pod templates come again and again; a sound one is checked once and from then on shared.
+#: Equal pod templates are frequent; a valid one is validated once and then shared.
 _REMEMBERED: Final = "PodTemplateSpec"
 REMEMBERED_MAX: Final = 4096
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
 class Compiler:
-    """Makes the visitors of one scope, each type when it is first met."""
+    """Compiles the visitors of one scope, each type on first use."""
 
     def __init__(self, scope: Scope, other: "Callable[[Scope], Compiler]") -> None:
         self._scope = scope
@@ -34,11 +34,11 @@ class Compiler:
         self._made: dict[str, Visitor] = {}
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
-        """The visitor of whole objects of a kind."""
+        """Return the visitor of whole objects of a kind."""
         return self._object(type_name)
 
     def object_visitor(self, type_name: str) -> Visitor:
-        """The visitor of an object type."""
+        """Return the visitor of an object type."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
             return self._other(scope).object_visitor(name)
@@ -48,7 +48,7 @@ class Compiler:
         return self._made[name]
 
     def visitor(self, field: Field) -> PlainVisitor:
-        """The visitor of a field."""
+        """Return the visitor of a field."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list(self._called(field.element), field)
@@ -62,7 +62,7 @@ class Compiler:
         return scalar_visitor(field.expression, field.facts)
 
     def _called(self, field: Field) -> Visitor:
-        """The visitor of an element, to be called even where its type is plain."""
+        """Return the visitor of an element as a function, even if its type is plain."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -74,7 +74,7 @@ class Compiler:
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
-        """The visitor of an object's fields; those that hold objects are compiled when first met."""
+        """Return the visitor of an object's fields; those that hold objects are compiled on first use."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, PlainVisitor] = {}
         for name, field in fields.items():
@@ -88,7 +88,7 @@ class Compiler:
         return visitor if computed is None else _computing(visitor, computed)
 
     def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
-        """A visitor that puts the compiled one in its own place when first called."""
+        """Return a visitor that replaces itself by the compiled one on the first call."""
 
         def visit(value: Any) -> Any:
             visitor = visitors[name] = self.visitor(field)
@@ -100,20 +100,20 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """What an object comes to when something about it is out of the ordinary."""
+    """The handling of an object with unknown, null or missing fields."""
 
     type_name: str
     visitors: Mapping[str, PlainVisitor]
     required: Mapping[str, str]
-    """What is required, each with what it must be, in words."""
+    """The required fields, each with a description of its value."""
     defaults: Mapping[str, Any]
     nullable: frozenset[str]
 
     def strange(self, name: str, value: Any) -> Any:
-        """What becomes of a field that is unknown, null, or not of its plain type."""
+        """Return the result for a field that is unknown, null, or not of its plain type."""
         visitor = self.visitors.get(name)
         if visitor is None:
-            # client-go prints the zero time of embedded metadata, which CRDs have no field for.
+            # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
             if value is None and name == "creationTimestamp":
                 return _DROPPED
             return Flaws([Flaw((), "unknown field", "", self.type_name)])
@@ -123,7 +123,7 @@ class _Completion:
         return plain_flaws(visitor, value)
 
     def completed(self, value: Mapping[str, Any], odd: Mapping[str, Any]) -> Any:
-        """The object with the odd fields replaced or dropped and defaults added; or all its flaws."""
+        """Return the object with the odd fields replaced or dropped and defaults added; or all its flaws."""
         flaws, new = Flaws(), {**value, **odd}
         for name, settled in odd.items():
             if settled is _DROPPED:
@@ -140,12 +140,12 @@ class _Completion:
         return new
 
     def _missing(self, fields: Mapping[str, Any]) -> Flaws:
-        """The flaws of required fields that are not there."""
+        """Return the flaws of missing required fields."""
         missing = [name for name in self.required if name not in fields and name not in self.defaults]
         return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
 
     def _settled_default(self, name: str, default: Any) -> Any:
-        """A default with the defaults of its own fields, and written as what is sent would be."""
+        """Return a default with the defaults of its own fields, normalized like a sent value."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
@@ -154,10 +154,10 @@ class _Completion:
 
 
 class RootVisitor(Protocol):
-    """The visitor of whole objects: what is the very same in one that is known to be sound is not looked at again."""
+    """A visitor of whole objects: parts that are the same Python objects in a valid object are not validated again."""
 
     def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        """What the value comes to, as any visitor says it."""
+        """Return the result for the value, as any visitor does."""
 
 
 def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
@@ -189,7 +189,7 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
 
 
 def _computing(visitor: RootVisitor, computed: Computed) -> RootVisitor:
-    """The same visitor, which adds the defaults that follow from other fields."""
+    """Return the visitor extended by defaults that follow from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         settled = visitor(value, sound)
@@ -233,7 +233,7 @@ def _list(visit_item: Visitor, field: Field) -> Visitor:
 
 
 def _are_different(items: list[Any], keys: list[str] | None) -> bool:
-    """Whether no two items of a list without flaws are alike in what tells them apart."""
+    """Report whether the items of a valid list are distinct by their keys."""
     if keys is None:
         found = set(items)
     elif len(keys) == 1:
@@ -252,7 +252,9 @@ def _list_flaws(items: list[Any], field: Field) -> Flaws:
     if len(items) < facts.get("minItems", 0):
         wanted = f"must have at least {_counted(facts['minItems'])}"
         flaws += (
-            flaw(f"Invalid value: {wanted}", "add what is missing") if items else flaw("Required value", f"it {wanted}")
+            flaw(f"Invalid value: {wanted}", "add the missing items")
+            if items
+            else flaw("Required value", f"it {wanted}")
         )
     if len(items) > facts.get("maxItems", len(items)):
         highest = facts["maxItems"]
@@ -321,12 +323,12 @@ def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -
 
 
 def _is_omitted(field: Field) -> bool:
-    """Whether a list or a mapping is not written where it is empty. Nobody caring for any field is said, though."""
+    """Report whether an empty list or mapping is omitted in the output. managedFields entries are an exception."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
 def _omitting(visit: Visitor) -> Visitor:
-    """The same visitor of a list or a mapping, of which nothing is kept where it is empty, as Go writes it."""
+    """Return the visitor of a list or mapping that drops an empty one, as Go's omitempty does."""
 
     def visit_filled(value: Any) -> Any:
         return _DROPPED if not value and value in _EMPTY else visit(value)
@@ -335,7 +337,7 @@ def _omitting(visit: Visitor) -> Visitor:
 
 
 def _remembering(visit: Visitor) -> Visitor:
-    """The same visitor, which knows the sound values it has met, by their bytes."""
+    """Return the visitor with a cache of valid values, by their serialized bytes."""
     memory: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
@@ -357,7 +359,7 @@ def _remembering(visit: Visitor) -> Visitor:
 
 
 def describe(field: Field, scope: Scope) -> str:
-    """What a field must be, in words: `a list of objects (name, resources)`."""
+    """Describe the value of a field: `a list of objects (name, resources)`."""
     if field.is_list:
         return f"a list of {_plural(describe(field.element, scope))}"
     if field.is_map:
@@ -370,6 +372,6 @@ def describe(field: Field, scope: Scope) -> str:
 
 
 def _plural(words: str) -> str:
-    """`a string` as `strings`, `a quantity such as 2` as `quantities such as 2`."""
+    """Return the plural: `a string` as `strings`, `a quantity such as 2` as `quantities such as 2`."""
     first, space, rest = words.removeprefix("an ").removeprefix("a ").partition(" ")
     return f"{first[:-1]}ies{space}{rest}" if first.endswith("y") else f"{first}s{space}{rest}"

@@ -1,7 +1,7 @@
-"""Defaults of types of Kubernetes itself that follow from their other fields.
+"""Defaults of types of Kubernetes itself that depend on other fields.
 
-Defaults that follow from nothing else are facts of the field tables. Each function returns the fields to add to an
-object of its type. Sources: Kubernetes's pkg/apis/core/v1/{defaults,conversion}.go, pkg/util/parsers.
+Constant defaults are in the field tables. Each function returns the fields to add to an object of its type. Sources:
+Kubernetes's pkg/apis/core/v1/{defaults,conversion}.go, pkg/util/parsers.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 Computed: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _NONE: Final[Mapping[str, Any]] = {}
-#: An image reference: maybe a host, a path, maybe a tag or a digest. Without either the tag is `latest`.
+#: An image reference: optional host, path, optional tag or digest. Without either, the tag is `latest`.
 _PART: Final = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
 _REFERENCE: Final = re.compile(
     rf"(?:[a-zA-Z0-9.\-\[\]:]++/)?+{_PART}(?:/{_PART})*+(?::(?P<tag>[\w][\w.\-]{{0,127}}+))?+(?P<digest>@[\w+.:\-]++)?+",
@@ -19,12 +19,12 @@ _REFERENCE: Final = re.compile(
 )
 _REFERENCE_MAX: Final = 1024
 _LATEST: Final = "latest"
-#: How long a Service sends a client to the same pod.
+#: The session affinity timeout of a Service.
 _CLIENT_IP_SECONDS: Final = 10800
 
 
 def pull_policy(image: str) -> str:
-    """The pull policy of an image: `Always` for the tag `latest`, which an image without tag and digest has."""
+    """Return the pull policy of an image: `Always` for the tag `latest`, which is the default without a digest."""
     found = _REFERENCE.fullmatch(image) if len(image) <= _REFERENCE_MAX else None
     if found is None:
         return "IfNotPresent"
@@ -39,7 +39,7 @@ def _container(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _volume(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A volume without a source is an empty folder."""
+    """Return the source of a volume without one: an emptyDir; or the pull policy of an image volume."""
     if len(volume) == 1 and "name" in volume:
         return {"emptyDir": {}}
     image = volume.get("image")
@@ -49,7 +49,7 @@ def _volume(volume: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pod_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The name of the service account stands in two fields; the newer one counts."""
+    """Return the service account name in both fields; the newer field takes precedence."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
         return _NONE
@@ -86,13 +86,13 @@ def _endpoint_slice(endpoint_slice: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _network_policy_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A policy is about what comes in, and about what goes out if it has rules for that."""
+    """Return the default policy types: ingress, and egress if there are egress rules."""
     if spec.get("policyTypes"):
         return _NONE
     return {"policyTypes": ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]}
 
 
-#: By type.
+#: The functions by type.
 COMPUTED: Final[Mapping[str, Computed]] = {
     "Container": _container,
     "EphemeralContainer": _container,

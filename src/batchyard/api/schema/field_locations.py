@@ -1,8 +1,8 @@
-"""Whether two values mean the same, however they are written.
+"""Semantic equality of values, and remedies for unknown fields.
 
-Clients read an object into types of their own and write it back. They drop empty parts and add others, they write
-defaults, and they spell quantities differently. So a field that must stay is compared in a normal form: with the
-defaults of Kubernetes in pod templates, without empty parts, and with quantities as numbers.
+Clients read an object into their own types and write it back. They drop empty parts and add others, write defaults, and
+format quantities differently. So immutable fields are compared in a normal form: with the defaults of Kubernetes in pod
+templates, without empty parts, and with quantities as numbers.
 Source: k8s.io/apimachinery's equality.Semantic, after defaulting.
 """
 
@@ -17,7 +17,7 @@ from batchyard.api.schema.violations import LOOSE_SHARE, STRICT_SHARE, Step, nea
 
 # --- places ---
 #
-# Where in a kind there is a field of some name: what to say about a field that is not known where it stands.
+# Locations of field names within a kind, for remedies for unknown fields.
 
 
 #: The fields from the root to an object; those of lists end in `[]`.
@@ -30,10 +30,10 @@ _DEEPEST: Final = 12
 
 
 def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner: str) -> str:
-    """What would be right in place of a field that its object does not have.
+    """Return the remedy for a field that its object does not have.
 
-    In this order: the same name but for a slip; the very name at another place near by; a similar name; the very name
-    farther off; all the names there are.
+    In this order: a name with a likely typo; the same name at a nearby location; a similar name; the same name farther
+    away; all known names.
     """
     name = str(path[-1])
     home, type_name = scope.scope_of(owner)
@@ -53,7 +53,7 @@ def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner:
 
 
 def _closest_place(scope: Scope, kind: str, at: Place, name: str) -> tuple[int, str]:
-    """The steps up and down to the closest object with a field of that name, and the path of that field."""
+    """Return the distance to the closest object with a field of that name, and the path of that field."""
     best, found = 1 << 30, ""
     for place in _places(scope, kind).get(name, ()):
         shared = 0
@@ -67,7 +67,7 @@ def _closest_place(scope: Scope, kind: str, at: Place, name: str) -> tuple[int, 
 
 @lru_cache(maxsize=64)
 def _places(scope: Scope, kind: str) -> dict[str, list[Place]]:
-    """All objects within a kind, by the names of their fields."""
+    """Return all objects within a kind, by the names of their fields."""
     places: dict[str, list[Place]] = {}
     for place, fields in _objects(scope, kind):
         for name in fields:
@@ -76,7 +76,7 @@ def _places(scope: Scope, kind: str) -> dict[str, list[Place]]:
 
 
 def _objects(scope: Scope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]]:
-    """Every object within a kind, outermost first, with its fields."""
+    """Yield every object within a kind, outermost first, with its fields."""
     waiting: list[tuple[Place, Scope, str]] = [((), scope, kind)]
     for place, within, type_name in waiting:
         home, name = within.scope_of(type_name)
@@ -88,7 +88,7 @@ def _objects(scope: Scope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]
 
 
 def _place_of(path: tuple[Step, ...]) -> Place:
-    """The place of the object that a field is in."""
+    """Return the location of the object that a field is in."""
     place: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):
@@ -98,20 +98,20 @@ def _place_of(path: tuple[Step, ...]) -> Place:
     return tuple(place)
 
 
-#: Completes a value of a type of Kubernetes itself; returns it as it is where its structure is not sound.
+#: Completes a value of a type of Kubernetes itself; returns it unchanged if its structure is invalid.
 Complete = Callable[[str, Any], Any]
 
 _ABSENT: Final = object()
-#: Go has no pointer for these numbers and booleans: zero is the same as absence.
+#: Go has no pointer for these numbers and booleans, so zero equals absence.
 _ZERO_IS_ABSENT: Final = frozenset(
     {
         *("chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "readOnly", "sslEnabled"),
         *("stdin", "stdinOnce", "tty", "hostPort", "initialDelaySeconds", "partition"),
     }
 )
-#: Texts of which an empty one is another value than none.
+#: Strings of which an empty one differs from an absent one.
 _EMPTY_TEXT_COUNTS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
-#: An empty selector selects everything, and none selects nothing.
+#: An empty selector selects everything, an absent one nothing.
 _EMPTY_COUNTS: Final = frozenset({"LabelSelector"})
 _COMPLETED: Final = "PodSpec"
 
@@ -124,14 +124,14 @@ class Meaning:
         self._complete = complete
 
     def is_same(self, expression: str, one: Any, other: Any) -> bool:
-        """Whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, mean the same."""
+        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, are semantically equal."""
         if one is other or one == other:
             return True
         field = Field(expression, False, {})
         return bool(self._normal("", field, one) == self._normal("", field, other))
 
     def is_same_field(self, type_name: str, name: str, one: Obj, other: Obj) -> bool:
-        """Whether a field means the same in two objects of a type."""
+        """Report whether a field is semantically equal in two objects of a type."""
         before, after = one.get(name), other.get(name)
         if before is after or before == after:
             return True
@@ -170,7 +170,7 @@ class Meaning:
 
 
 def _entry(element: Field, value: Any) -> Any:
-    """What a mapping holds: an empty text is a value there."""
+    """Normalize a value of a mapping, where an empty string counts as a value."""
     return _amount(value) if element.expression == "quantity" else value
 
 

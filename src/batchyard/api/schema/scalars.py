@@ -1,8 +1,8 @@
-"""Checks of single values: texts, numbers, quantities, times.
+"""Validators of scalars: strings, numbers, quantities, times.
 
-A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Quantities and
-times alone come back as Kubernetes writes them, always as texts. Where only the type matters, the type itself (`str`,
-`bool`) is the visitor, so that a parent can compare without a call.
+A visitor takes a value and returns it if it is valid, else Flaws. Only quantities and times are normalized to
+Kubernetes's form, always as strings. If only the type matters, the type itself (`str`, `bool`) is the visitor, so that
+the parent compares without a call.
 """
 
 import binascii
@@ -20,7 +20,7 @@ from batchyard.base.memoize import remembered
 Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"
 
-#: What a value must be, for messages.
+#: Descriptions of types, for messages.
 WORDS: Final = {
     "string": "a string",
     "bool": "true or false",
@@ -38,7 +38,7 @@ WORDS: Final = {
 _RANGES: Final = {"int": 63, "int32": 31, "int64": 63}
 _CACHE_SIZE: Final = 4096
 _REWRITTEN: Final = frozenset({"quantity", "time", "micro-time"})
-#: Patterns of names, in words.
+#: Descriptions of name patterns.
 _PATTERN_WORDS: Final = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower case letters, digits and '-', a letter or digit first and last",
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": (
@@ -48,7 +48,7 @@ _PATTERN_WORDS: Final = {
 
 
 def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
-    """The visitor of a scalar type."""
+    """Return the visitor of a scalar type."""
     if expression == "string":
         return _string(facts) if facts.keys() - {"default"} else str
     if expression in _RANGES:
@@ -61,7 +61,7 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
 
 
 def plain_flaws(wanted: type, value: Any) -> Flaws:
-    """What is wrong with a value that is not of a plain type."""
+    """Return the flaws of a value that is not of a plain type."""
     if wanted is bool:
         spelt = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         return wrong_type(value, WORDS["bool"], f"write {spelt} without quotes" if spelt else "")
@@ -141,14 +141,14 @@ def _unsupported(value: str, allowed: list[str]) -> Flaw:
 
 @lru_cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of a CRD, which is Go's: its `$` is the end of the text, and its flags may come after `^`."""
+    """Compile a pattern of a CRD in Go syntax: `$` is the end of the text, and flags may come after `^`."""
     if pattern.startswith("^(?i)"):
         pattern = "(?i)^" + pattern.removeprefix("^(?i)")
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)
 
 
 def _parsed(expression: str, types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
-    """Texts (and numbers) of a grammar; the parser's ValueError says what is wrong, and after `; ` what is right."""
+    """Return the visitor of a grammar; the parser's ValueError has the problem and, after `; `, the remedy."""
 
     def visit(value: Any) -> Any:
         if type(value) not in types:

@@ -1,6 +1,6 @@
-"""Field tables: which fields objects have, read from the JSON files of `fields/`.
+"""Field tables: the fields of each type, read from the JSON files of `fields/`.
 
-tools/field_tables.py makes them, but for those of our own kinds (sim, cloud), which are written by hand.
+tools/field_tables.py generates them, except those of our own kinds (sim, cloud), which are written by hand.
 
 A table maps the name of a type to its fields, and a field to a type expression, or to `[expression, facts]`:
 
@@ -8,21 +8,21 @@ A table maps the name of a type to its fields, and a field to a type expression,
     time micro-time duration bytes any                                              scalars
     [T] {T}                                      a list of T, a mapping from names to T
     ClusterQueue.spec                            a type of the same table, or else of core.json
-    native.ObjectMeta                            a type as Kubernetes itself has it, even within a CRD
+    native.ObjectMeta                            a type as in Kubernetes itself, even within a CRD
     cloud.v1alpha1/Cluster.spec                  a type of another table
     T!                                           required
 
 Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `minItems`, `maxItems`, `maxProperties`,
-`nullable`; `keys` (the fields by which no two items of a list may be the same); `set` (no two items
-are the same); `items` and `values` (facts of what a list or a mapping holds).
+`nullable`; `keys` (the fields that identify the items of a list); `set` (items are unique); `items` and `values` (facts
+of the elements of a list or a mapping).
 
-How a field is merged: `owned` says what in it can have owners of its own in server-side apply (of a list the items, by
-the fields named or, `set`, by their values; without it, what `keys` or `set` say, else the list as a whole; `atomic`: a
-mapping as a whole); `merge` is the field by which strategic patches know the items of a list ('' for plain values),
-without it they replace it; `retain`: such patches may say which fields stay.
+Merging: `owned` is the granularity of field ownership in server-side apply. For a list, it names the key fields of
+items, or `set` for items by value; without it, `keys` or `set` apply, else the list is atomic. `atomic` makes a mapping
+atomic. `merge` is the merge key of a list in strategic merge patches ('' for plain values); without it, the patch
+replaces the list. `retain`: such patches may name the fields to keep.
 
 A type is looked up in a scope: that of a CRD version (its table, then core.json) or that of the kinds of Kubernetes
-itself (core.json with the fields of native.json put over it).
+itself (core.json overlaid with native.json).
 """
 
 import pkgutil
@@ -37,7 +37,7 @@ from batchyard.api.scheme import ServedKind
 
 NATIVE: Final = "native"
 NATIVE_PREFIX: Final = "native."
-#: The groups of Kubernetes itself that have kinds here, each by the first part of its name.
+#: The groups of Kubernetes itself with kinds here, each by the first part of its name.
 _NATIVE_GROUPS: Final = frozenset(
     {
         "admissionregistration",
@@ -56,7 +56,7 @@ Table: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a type, or what a list or a mapping holds."""
+    """One field of a type, or the element of a list or a mapping."""
 
     expression: str
     required: bool
@@ -69,42 +69,42 @@ class Field:
 
     @property
     def is_map(self) -> bool:
-        """Whether it is a mapping from names of the user's own."""
+        """Whether it is a mapping with user-defined keys."""
         return self.expression.startswith("{")
 
     @property
     def is_object(self) -> bool:
-        """Whether it is an object with fields of its own."""
+        """Whether it is an object with its own fields."""
         return not (self.is_list or self.is_map) and self.expression not in _SCALARS
 
     @property
     def element(self) -> "Field":
-        """What the list or the mapping holds."""
+        """The element of the list or the mapping."""
         return Field(self.expression[1:-1], False, self.facts.get("items" if self.is_list else "values", {}))
 
     @property
     def object_type(self) -> str:
-        """The object type at the bottom: of the field, or of what its list or mapping holds; '' if there is none."""
+        """The innermost object type, of the field or of its elements; '' if there is none."""
         if self.is_list or self.is_map:
             return self.element.object_type
         return self.expression if self.is_object else ""
 
 
 class Scope:
-    """Where names of types are looked up."""
+    """A namespace of type names, with the fields of each type."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._types: dict[str, Mapping[str, Field]] = {}
 
     def fields(self, type_name: str) -> Mapping[str, Field]:
-        """The fields of a type, in the order of their names; KeyError if there is no such type."""
+        """Return the fields of a type, sorted by name; KeyError if the type does not exist."""
         if type_name not in self._types:
             self._types[type_name] = self._read(type_name)
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[Scope, str]":
-        """The scope that a name points to, and the name there."""
+        """Return the scope that a name refers to, and the name there."""
         if type_name.startswith(NATIVE_PREFIX):
             return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         elsewhere, slash, name = type_name.rpartition("/")
@@ -122,7 +122,7 @@ class Scope:
 
 @cache
 def table(name: str) -> Table:
-    """A table as the package has it."""
+    """Return a table of the package."""
     content = pkgutil.get_data(__package__, f"fields/{name}.json")
     assert content is not None, f"the package lacks its table {name}"
     return msgspec.json.decode(content, type=Table)
@@ -130,17 +130,17 @@ def table(name: str) -> Table:
 
 @cache
 def scope(name: str) -> Scope:
-    """The scope of that name, read once."""
+    """Return the scope of that name; it is read once."""
     return Scope(name)
 
 
 def scope_for(info: ServedKind, version: str) -> Scope:
-    """The scope of a version of a kind."""
+    """Return the scope of a version of a kind."""
     return scope(NATIVE if is_native(info) else f"{_first_part(info)}.{version}")
 
 
 def is_native(info: ServedKind) -> bool:
-    """Whether a kind is one of Kubernetes itself."""
+    """Report whether a kind belongs to Kubernetes itself."""
     return _first_part(info) in _NATIVE_GROUPS
 
 
@@ -155,16 +155,16 @@ def _field(spec: str | tuple[str, dict[str, Any]]) -> Field:
 
 # --- descriptions ---
 #
-# What kinds and fields are, in words, for those who ask: `descriptions.json`, by type and by `Type.field`.
+# Descriptions of types and fields: `descriptions.json`, by type and by `Type.field`.
 #
-# A text of `*.field` is about any field of that name that has none of its own.
+# The text of `*.field` applies to any field of that name without its own text.
 
 
 _ANY: Final = "*"
 
 
 def description(type_name: str, field: str = "") -> str:
-    """What a type is, or one of its fields; empty where nobody has said."""
+    """Return the description of a type or of one of its fields; empty if there is none."""
     texts = _texts()
     if not field:
         return texts.get(type_name, "")

@@ -1,4 +1,4 @@
-"""What a check of a value returns when it does not hold: flaws, each with its place relative to the value."""
+"""Flaws: the result of validating an invalid value, each with its path relative to the value."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ _WORDS: Final = {True: "true", False: "false", None: "null"}
 
 
 class MapKey(str):
-    """A step of a path into a mapping with names of the user's own: `limits[cpu]`."""
+    """A path step into a mapping with user-defined keys: `limits[cpu]`."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ Step: TypeAlias = "str | int | MapKey"
 
 
 class Flaw(NamedTuple):
-    """One flaw. `owner` is the type in which an unknown field was found; its remedy is made from the whole kind."""
+    """One flaw. `owner` is the type with an unknown field; its remedy needs the whole kind."""
 
     path: tuple[Step, ...]
     problem: str
@@ -28,27 +28,27 @@ class Flaw(NamedTuple):
 
 
 class Flaws(list[Flaw]):
-    """Returned in place of a value that is not sound."""
+    """The result for an invalid value."""
 
     __slots__ = ()
 
     def below(self, step: Step) -> "Flaws":
-        """The same flaws, seen from what holds the value."""
+        """Return the flaws with paths relative to the parent."""
         return Flaws(Flaw((step, *flaw.path), *flaw[1:]) for flaw in self)
 
 
 def flaw(problem: str, remedy: str) -> Flaws:
-    """A single flaw of the value itself."""
+    """Return a single flaw of the value itself."""
     return Flaws([Flaw((), problem, remedy)])
 
 
 def wrong_type(value: Any, wanted: str, remedy: str = "") -> Flaws:
-    """The value is of another type than the field."""
+    """Return the flaw of a value of the wrong type."""
     return flaw(f"Invalid value: {shown(value)}: must be {wanted}", remedy or f"write {wanted}")
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: short, and on one line."""
+    """Return a value as shown in messages: short, and on one line."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -63,12 +63,12 @@ def shown(value: Any) -> str:
 
 
 def choice(names: list[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Return `a`, `a or b`, `a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def path_text(path: tuple[Step, ...]) -> str:
-    """A path as Kubernetes writes it: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
+    """Return a path in Kubernetes's form: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
     text = ""
     for step in path:
         if isinstance(step, int | MapKey):
@@ -80,7 +80,7 @@ def path_text(path: tuple[Step, ...]) -> str:
 
 # --- nearest ---
 #
-# The name somebody meant: the known one that differs least from what was written.
+# Suggestions for misspelt names, by edit distance.
 
 
 LOOSE_SHARE: Final = 0.5
@@ -88,10 +88,10 @@ STRICT_SHARE: Final = 0.2
 
 
 def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
-    """The known name with the fewest edits, if these are no more than a share of the longer name (or one); else None.
+    """Return the known name with the fewest edits, at most one or the share of the longer name; else None.
 
-    Case, `-` and `_` count for nothing; of equally near names, the first counts. With a share of a half or more, a
-    name that the other one starts with (`queue`, `queueingStrategy`) is just near enough.
+    Case, `-` and `_` are ignored; among equally near names, the first is returned. With a share of at least a half, a
+    name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
     """
     plain, best, fewest = _plain(written), None, 1 << 30
     if not plain or len(plain) > 100:
@@ -108,7 +108,7 @@ def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | No
 
 
 def edit_distance(one: str, other: str) -> int:
-    """How many characters to insert, delete, replace or swap with their neighbour to get from one to the other."""
+    """Return the number of characters to insert, delete, replace or swap with their neighbour."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):

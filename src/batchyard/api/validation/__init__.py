@@ -1,8 +1,8 @@
-"""The rules across fields that an object must keep, beside its structure.
+"""Validation rules across fields, beyond the structure of an object.
 
-`validate` and `validate_update` take objects that are structurally sound, defaulted, and in the storage version; they
-change nothing. One file per kind holds its rules, each a pure function that yields faults. A reference to what is not
-there (a flavor, a queue, a cohort) is no fault but a state, which controllers report.
+`validate` and `validate_update` take objects that are structurally valid, defaulted, and in the storage version; they
+change nothing. Each rule is a pure function that yields faults. A reference to a missing object (a flavor, a queue, a
+cohort) is no fault: controllers report it in a status.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -105,22 +105,22 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
     scheme.TOPOLOGY: topology.topology_update_faults,
 }
 
-#: What Kueue's webhook looks at too.
+#: Kueue's webhook also validates status updates.
 _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_faults}
 
 
 def validate(obj: Obj) -> list[FieldError]:
-    """All faults of a new object; kinds without rules of their own keep those of metadata."""
+    """Return all faults of a new object; kinds without their own rules have those of metadata."""
     return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
-    """All faults of an object of which the status alone is changed; few kinds have rules of that alone."""
+    """Return all faults of a status update; few kinds have separate rules for it."""
     rule = _STATUS_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
-    """All faults of a changed object, those it has by itself included."""
+    """Return all faults of an update, including those of the new object itself."""
     rule = _UPDATE_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate(new)

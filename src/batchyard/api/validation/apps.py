@@ -1,4 +1,4 @@
-"""Rules of controllers of pods that are no Jobs: that they select their own pods, and what may change of them.
+"""Rules of workload controllers: they select their own pods, and some fields are immutable.
 
 Sources: Kubernetes's pkg/apis/apps/validation and pkg/apis/batch/validation (CronJobs).
 """
@@ -18,20 +18,20 @@ from batchyard.api.validation import job, metadata, pods
 
 _LABELS: Final = "spec.template.metadata.labels"
 _COUNTS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
-#: What of a StatefulSet may change, in the order in which Kubernetes names it.
+#: The mutable fields of a StatefulSet, in the order in which Kubernetes names them.
 _CHANGEABLE: Final = (
     *("replicas", "ordinals", "template", "updateStrategy", "persistentVolumeClaimRetentionPolicy"),
     "minReadySeconds",
 )
 _CRON_NAME_MAX: Final = 52
 _ZONE: Final = re.compile(r"^(?:CRON_)?TZ=[^ ]* *")
-#: Characters of an unknown time zone that a message shows.
+#: The maximum length of an unknown time zone in a message.
 _ZONE_SHOWN_MAX: Final = 200
 _POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
 def selecting_faults(obj: Obj) -> Iterator[FieldError]:
-    """All rules of a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+    """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     yield from metadata.metadata_faults(obj)
     spec = obj["spec"]
     for field in _COUNTS:
@@ -48,7 +48,7 @@ def selecting_faults(obj: Obj) -> Iterator[FieldError]:
 
 
 def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """All rules of a changed one: it keeps its selector."""
+    """Validate an update: the selector is immutable."""
     yield from selecting_faults(new)
     if not meaning_of(group_kind(new)).is_same(
         "LabelSelector", new["spec"].get("selector"), old["spec"].get("selector")
@@ -57,7 +57,7 @@ def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """All rules of a changed StatefulSet: it keeps most of its spec."""
+    """Validate an update of a StatefulSet: most of its spec is immutable."""
     yield from selecting_faults(new)
     spec, before = new["spec"], old["spec"]
     kept = [field for field in dict.fromkeys((*spec, *before)) if field not in _CHANGEABLE]
@@ -69,7 +69,7 @@ def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
-    """All rules of a CronJob."""
+    """Validate a CronJob."""
     yield from metadata.metadata_faults(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_NAME_MAX:
@@ -90,7 +90,7 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
 
 def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, str], kind: str) -> Iterator[FieldError]:
     if selector is None:
-        return  # it is required, as the fields say
+        return  # the schema reports it as required
     wrong = list(metadata.selector_faults(selector, "spec.selector"))
     yield from wrong
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
@@ -121,7 +121,7 @@ def _schedule_faults(schedule: str) -> Iterator[FieldError]:
 
 
 def _time_zone_faults(zone: str | None) -> Iterator[FieldError]:
-    """A time zone is one of IANA's, by its name."""
+    """A time zone is a name of the IANA database."""
     path, remedy = "spec.timeZone", "use a name of the IANA time zone database, such as Europe/Berlin"
     if zone is None:
         return

@@ -1,4 +1,4 @@
-"""Rules of Clusters: all that one part of the description of a cluster may say against another."""
+"""Rules of Clusters: consistency between the parts of a cluster's description."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,19 +15,19 @@ from batchyard.base.instant import parse_duration
 
 # --- cluster settings ---
 #
-# Rules of what a Cluster says beside its pools: how it scales, how long things take, what machines are and cost.
+# Rules of a Cluster beyond its pools: autoscaling, times, machine types and prices.
 
 
 Spec = Mapping[str, Any]
 
-#: What GKE must be told before it makes pools on its own.
+#: GKE requires limits for these resources before it creates pools on its own.
 _LIMITED: Final = ("cpu", "memory")
 _STEPS: Final = ("provisioning", "boot", "registration", "network", "drivers", "shutdown", "podStart")
 _AMOUNTS: Final = ("cpu", "sustainedCpu", "memory", "onDemand", "spot", "reserved", "flexStart")
 
 
 def settings_faults(spec: Spec) -> Iterator[FieldError]:
-    """All rules of a Cluster's settings."""
+    """Validate a Cluster's settings."""
     yield from _autoscaling_faults(spec.get("autoscaling") or {}, "spec.autoscaling")
     yield from _times_faults(spec.get("times") or {}, "spec.times")
     for machine, times in ((spec.get("times") or {}).get("byMachine") or {}).items():
@@ -43,7 +43,7 @@ def settings_faults(spec: Spec) -> Iterator[FieldError]:
 
 
 def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
-    """What a machine has and costs is no less than nothing, and it cannot sustain more than it has."""
+    """Amounts and prices of a machine are not negative, and sustained cpu is at most its cpu."""
     for field in _AMOUNTS:
         if field in described:
             yield from amounts.amount_faults(described[field], f"{path}.{field}")
@@ -60,21 +60,21 @@ def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _device_faults(described: Spec, path: str) -> Iterator[FieldError]:
-    """Pods can ask for the accelerators of a machine, and the topology of its chips has as many."""
+    """The accelerator is an extended resource, and the topology has as many chips as the machine."""
     accelerator, topology = described.get("accelerator") or {}, described.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
         message = "must be a resource that is not Kubernetes' own, with a domain before a slash"
         yield faults.invalid(f"{path}.accelerator.resource", resource, message, "use a name such as example.com/gpu")
     if topology and not accelerator:
-        message = "may not be set without accelerator: it tells how its chips lie"
+        message = "may not be set without accelerator: it is the arrangement of its chips"
         yield faults.forbidden(f"{path}.topology", message, "drop it, or give the accelerator")
     elif topology:
         yield from topology_faults(topology, f"{path}.topology", accelerator["count"])
 
 
 def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """The autoscaler looks every now and then, and has an order of pools if it goes by one."""
+    """Autoscaler settings are in range, and the priority expander has priorities."""
     threshold = autoscaling.get("utilizationThreshold", 0)
     if amounts.exceeds(threshold, 1) or amounts.exceeds(0, threshold):
         message = "must be between 0 and 1"
@@ -90,7 +90,7 @@ def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """An order of pools is a list of regular expressions, and there for the expander that goes by it."""
+    """Priorities are regular expressions, and only the priority expander uses them."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list pools, most wanted first, or use another expander"
@@ -107,7 +107,7 @@ def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
-    """Pools are made within limits, of cpu and memory at least."""
+    """Automatic provisioning has limits, of cpu and memory at least."""
     for i, limit in enumerate(limits):
         if limit.get("min", 0) > limit["max"]:
             message = f"must be at most max, which is {limit['max']}"
@@ -120,7 +120,7 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
 
 
 def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
-    """What takes between a shortest and a longest time takes something between them as a rule."""
+    """The typical duration of a step is between the shortest and the longest."""
     for field in _STEPS:
         if spread := times.get(field):
             lowest, typical, highest = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
@@ -130,7 +130,7 @@ def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
 
 
 def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Cluster."""
+    """Validate a Cluster."""
     spec = cluster.get("spec") or {}
     yield from metadata.metadata_faults(cluster)
     yield from _zone_faults(spec)
@@ -149,7 +149,7 @@ def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def cluster_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Cluster: it stays where it is."""
+    """Validate an update of a Cluster: its region is immutable."""
     yield from cluster_faults(new)
     region, before = ((obj.get("spec") or {}).get("region") for obj in (new, old))
     if region != before:
@@ -157,7 +157,7 @@ def cluster_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _zone_faults(spec: Spec) -> Iterator[FieldError]:
-    """The zones of a cluster are of its region."""
+    """The zones of a cluster belong to its region."""
     region = spec["region"]
     for i, zone in enumerate(spec["zones"]):
         if zone != region and not zone.startswith(f"{region}-"):
@@ -167,7 +167,7 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
 
 
 def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
-    """One thing stands for an image, at a path that means the same wherever it is looked at from."""
+    """An image row names exactly one source, and its paths are absolute."""
     said = [field for field in ("environment", "root", "machine", "engine") if row.get(field)]
     if len(said) != 1:
         told = "must say one of environment, root, machine and engine"
@@ -185,14 +185,14 @@ def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
-    """A zone that is named is one of the cluster."""
+    """A zone is one of the cluster's."""
     if zone not in spec["zones"]:
         remedy = f"use one of {', '.join(spec['zones'])}, or add it to spec.zones"
         yield faults.unsupported(path, zone, spec["zones"], remedy)
 
 
 def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
-    """A reservation lies in a zone of the cluster, and ends after it starts."""
+    """A reservation is in a zone of the cluster, and ends after it starts."""
     yield from _known_zone_faults(reservation["zone"], spec, f"{path}.zone")
     wrong = False
     for field in ("start", "end"):
@@ -223,9 +223,9 @@ def _is_moment(text: str) -> bool:
 
 
 def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """At no instant do reservations hold more machines of a type in a zone than can be booked.
+    """At no time do reservations exceed the number of machines of a type that can be booked in a zone.
 
-    Sums are greatest where a window begins. A Cluster that is not stored yet begins with the first of its windows.
+    Sums are greatest at the start of a window. A Cluster that is not stored yet starts with the first of its windows.
     """
     made = cluster["metadata"].get("creationTimestamp")
     began = parse_time(made) if made else 0
@@ -246,7 +246,7 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
-    """A pool keeps the rules of pools, in zones of the cluster, with a reservation that is there."""
+    """A pool follows the rules of pools; its zones and its reservation exist in the cluster."""
     for message in names.gke_name(pool["name"]):
         yield faults.invalid(f"{path}.name", pool["name"], message, metadata.name_remedy(pool["name"], names.gke_name))
     yield from node_pool.pool_faults(pool, path)
@@ -257,7 +257,7 @@ def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldError]:
-    """A pool that uses a reservation has its machines, where it has them."""
+    """A pool with a reservation has the reservation's machine type and zone."""
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     found = reservations.get(name)
     if found is None:
@@ -275,7 +275,7 @@ def _use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldE
 
 
 def _sharing_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
-    """A placement group is that of one pool."""
+    """A placement group belongs to one pool."""
     seen: dict[str, str] = {}
     for i, pool in enumerate(pools):
         group = pool.get("placementGroup")
@@ -287,7 +287,7 @@ def _sharing_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
 
 
 def _reserved_count_faults(spec: Spec) -> Iterator[FieldError]:
-    """Pools of fixed size do not want more machines than their reservation has."""
+    """Pools of fixed size use no more machines than their reservation has."""
     for reservation in spec.get("reservations") or ():
         wanted = 0
         for i, pool in enumerate(spec.get("nodePools") or ()):

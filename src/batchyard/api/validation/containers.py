@@ -90,7 +90,7 @@ def _port_faults(port: int | str, path: str) -> Iterator[FieldError]:
 
 # --- security contexts ---
 #
-# Rules of security contexts, of pods and of containers. Source: Kubernetes's pkg/apis/core/validation.
+# Rules of security contexts of pods and of containers. Source: Kubernetes's pkg/apis/core/validation.
 
 
 _ID_MAX: Final = 2**31 - 1
@@ -195,14 +195,14 @@ def _is_sysctl(name: str) -> bool:
 
 
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
-#: Volumes that a remedy names.
+#: The maximum number of volumes in a remedy.
 _NAMED_MAX: Final = 10
 _PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _NAME_REMEDY: Final = "use lower case letters, digits and '-', at most 63 in all"
 
 
 def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """A pod has containers, each with a name of its own."""
+    """A pod has containers with unique names."""
     if not spec.get("containers"):
         yield faults.required(f"{path}.containers", "", "give at least one container")
     seen: dict[str, str] = {}
@@ -222,7 +222,7 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
 
 
 def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """No two containers take the same port of the node; on the node's network each port is one of the node."""
+    """No two containers use the same host port; on the host network each port is a host port."""
     on_host, seen = bool(spec.get("hostNetwork")), dict[str, None]()
     places = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
     for at, port in [(f"{at}.ports[{i}]", p) for at, c in places for i, p in enumerate(c.get("ports") or ())]:
@@ -238,7 +238,7 @@ def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
 
 
 def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """A container's name, image, ports, environment, resources and mounts."""
+    """Validate a container's name, image, ports, environment, resources and mounts."""
     name = container.get("name") or ""
     if not name:
         yield faults.required(f"{path}.name", "", "give the container a name")
@@ -262,7 +262,7 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
 
 
 def _containers_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Ports are ports of a known protocol; their names differ."""
+    """Ports have a valid number and protocol, and unique names."""
     seen: dict[str, None] = {}
     for i, port in enumerate(ports):
         at, number, protocol = f"{path}[{i}]", port.get("containerPort", 0), port.get("protocol") or "TCP"
@@ -285,7 +285,7 @@ def _containers_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> It
 
 
 def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Variables have names, and one source of their value."""
+    """Variables have names, and one source for each value."""
     for i, variable in enumerate(env):
         at, name = f"{path}[{i}]", variable.get("name") or ""
         if not name:
@@ -297,7 +297,7 @@ def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldEr
 
 
 def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Variables of ConfigMaps and Secrets have a prefix that can begin a name, and one source."""
+    """A source of variables is one ConfigMap or Secret, with a valid prefix."""
     for i, source in enumerate(sources):
         at, prefix = f"{path}[{i}]", source.get("prefix") or ""
         for message in names.env_name(prefix) if prefix else ():
@@ -316,7 +316,7 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
 
 
 def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
-    """A value comes from exactly one place."""
+    """A value has exactly one source."""
     given = [field for field, place in source.items() if place is not None]
     if not given:
         message = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
@@ -330,7 +330,7 @@ def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) 
 
 
 def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Mounts are of volumes of the pod, each at a place of its own."""
+    """Mounts name volumes of the pod, at unique paths."""
     seen: dict[str, None] = {}
     for i, mount in enumerate(mounts):
         at, name, place = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""

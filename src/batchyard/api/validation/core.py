@@ -1,4 +1,7 @@
-"""Rules of ConfigMaps and Secrets. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of ConfigMaps, Secrets, Events, Nodes, Namespaces and PriorityClasses.
+
+Source: Kubernetes's pkg/apis/core/validation.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -9,7 +12,7 @@ from batchyard.api.validation import errors as faults
 from batchyard.api.validation import metadata, names, node_constraints
 
 BYTES_MAX: Final = 1024 * 1024
-#: The keys that Secrets of a type must have.
+#: The required keys of Secrets by type.
 _KEYS_OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
@@ -20,7 +23,7 @@ _ACCOUNT: Final = "kubernetes.io/service-account.name"
 
 
 def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ConfigMap."""
+    """Validate a ConfigMap."""
     yield from metadata.metadata_faults(config_map)
     data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _key_faults(data, "data")
@@ -33,13 +36,13 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ConfigMap: an immutable one stays."""
+    """Validate an update of a ConfigMap: an immutable one cannot change."""
     yield from config_map_faults(new)
     yield from _kept_faults(new, old, ("data", "binaryData"))
 
 
 def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Secret."""
+    """Validate a Secret."""
     yield from metadata.metadata_faults(secret)
     given = secret.get("data") or {}
     yield from _key_faults(given, "data")
@@ -58,7 +61,7 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Secret: its type stays, and an immutable one stays as it is."""
+    """Validate an update of a Secret: its type is immutable, and an immutable one cannot change."""
     yield from secret_faults(new)
     if (new.get("type") or "Opaque") != (old.get("type") or "Opaque"):
         yield faults.immutable("type", new.get("type"))
@@ -66,27 +69,27 @@ def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iter
 
 
 def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Keys can be names of files."""
+    """Keys are valid file names."""
     for key in data:
         for message in names.config_key(key):
             yield faults.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
 def _decoded_size(encoded: Mapping[str, str]) -> int:
-    """How many bytes values of base64 stand for: those count, not their letters."""
+    """Return the size in bytes of decoded base64 values."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values())
 
 
 def _too_large(path: str) -> FieldError:
-    """All values together are at most one MiB."""
+    """Return the fault for more than one MiB of values."""
     return faults.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
 
 
 def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
-    """What is immutable stays immutable, and as it is."""
+    """An immutable object stays immutable and unchanged."""
     if not old.get("immutable"):
         return
-    message, remedy = "field is immutable when `immutable` is set", "delete the object and create it anew"
+    message, remedy = "field is immutable when `immutable` is set", "delete the object and recreate it"
     if not new.get("immutable"):
         yield faults.forbidden("immutable", message, remedy)
     for field in fields:
@@ -96,19 +99,20 @@ def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[s
 
 # --- event ---
 #
-# Rules of Events: one is kept where what it is about is. Source: Kubernetes's pkg/apis/core/validation/events.go.
+# Rules of Events. Source: Kubernetes's pkg/apis/core/validation/events.go.
 #
-# Those with a time of their own are of the newer form, which must say more.
+# An Event is in the namespace of its object. Events with an `eventTime` have the newer form, which has more required
+# fields.
 
 
-#: Where Events are about what has no namespace; the newer form has one place more.
+#: The namespaces for Events about cluster-scoped objects; the newer form allows one more.
 _OF_NO_NAMESPACE: Final = ("default",)
 _OF_NO_NAMESPACE_NEWER: Final = ("default", "kube-system")
-#: Letters of the texts that the newer form must have, and of those that it may.
+#: The maximum lengths of the required texts of the newer form, and of its message.
 _LENGTH_MAX: Final = 128
 _NOTE_LENGTH_MAX: Final = 1024
 _TYPES: Final = ("Normal", "Warning")
-#: What the newer form says in another way.
+#: Fields of the older form, which must be unset in the newer one.
 _OF_OLD: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
 _SETTLED: Final = (
     *("involvedObject", "reason", "message", *_OF_OLD, "type", "eventTime"),
@@ -117,7 +121,7 @@ _SETTLED: Final = (
 
 
 def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of an Event."""
+    """Validate an Event."""
     yield from metadata.metadata_faults(event)
     is_newer = bool(event.get("eventTime"))
     about, namespace = (
@@ -129,14 +133,14 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     else:
         fits = is_newer or about == namespace
     if not fits:
-        remedy = "tell of it in the namespace of what it is about; in `default` of what has none"
+        remedy = "use the namespace of the object; for cluster-scoped objects, `default`"
         yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
     if is_newer:
         yield from _newer_faults(event)
 
 
 def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What a new Event breaks beside these where it comes as one of `events.k8s.io`."""
+    """Validate the additional rules of a new Event of `events.k8s.io`."""
     yield from _series_faults(event)
     if not event.get("eventTime"):
         yield faults.required("eventTime", "", "say when it was")
@@ -148,7 +152,7 @@ def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What of an Event does not change by `events.k8s.io`: all but its series."""
+    """Validate an update of an Event of `events.k8s.io`: everything except its series is immutable."""
     if new.get("series") != old.get("series"):
         yield from _series_faults(new)
     for field in _SETTLED:
@@ -161,7 +165,7 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if series is None:
         return
     if (series.get("count") or 0) < 2:
-        yield faults.invalid("series.count", "", "should be at least 2", "tell of a single one without a series")
+        yield faults.invalid("series.count", "", "should be at least 2", "leave out the series of a single occurrence")
     if not series.get("lastObservedTime"):
         yield faults.required("series.lastObservedTime", "", "say when it was last")
 
@@ -169,7 +173,7 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
 def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield faults.required("reportingComponent", "", "name who tells of it")
+        yield faults.required("reportingComponent", "", "name the component that reports it")
     for message in names.qualified_name(component):
         yield faults.invalid("reportingComponent", component, message, "name it as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):
@@ -187,12 +191,12 @@ def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
 # Rules of Nodes. Source: Kubernetes's pkg/apis/core/validation.
 
 
-#: What a node gets once and keeps, with the word of the message.
+#: Fields of a node that are immutable once set, with the name in the message.
 _KEPT: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
 
 
 def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Node."""
+    """Validate a Node."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     yield from metadata.metadata_faults(node)
     yield from node_constraints.taint_faults(spec.get("taints") or (), "spec.taints")
@@ -202,7 +206,7 @@ def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Node: its machine and its addresses for pods stay."""
+    """Validate an update of a Node: its provider ID and its pod CIDRs are immutable."""
     yield from node_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     for field, word in _KEPT:
@@ -217,7 +221,7 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 
 
 def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Namespace: its name is a label, for it becomes part of host names."""
+    """Validate a Namespace: its name is a DNS label, because it becomes part of host names."""
     yield from metadata.metadata_faults(namespace)
     yield from metadata.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 
@@ -228,13 +232,13 @@ def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 USER_PRIORITY_MAX: Final = 1_000_000_000
-#: The classes every cluster has, with their values.
+#: The built-in classes, with their values.
 SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 
 def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a PriorityClass."""
+    """Validate a PriorityClass."""
     yield from metadata.metadata_faults(priority_class)
     name, value = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
     if name.startswith("system-"):
@@ -248,7 +252,7 @@ def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
 
 
 def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
-    """Names that start with system- are those every cluster has, with their values, and no default."""
+    """Names with the prefix system- are reserved for the built-in classes, with their values, and not as default."""
     value, prefix = (
         SYSTEM_CLASSES.get(name),
         "priority class names with 'system-' prefix are reserved for system use only",
@@ -266,10 +270,10 @@ def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterat
 
 
 def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed PriorityClass: value and preemption policy stay."""
+    """Validate an update of a PriorityClass: value and preemption policy are immutable."""
     yield from priority_class_faults(new)
     if new.get("value", 0) != old.get("value", 0):
-        yield faults.forbidden("value", "may not be changed in an update.", "delete the class and create it anew")
+        yield faults.forbidden("value", "may not be changed in an update.", "delete the class and recreate it")
     policy, before = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
     if policy != before:
         yield faults.immutable("preemptionPolicy", policy)

@@ -18,7 +18,7 @@ from batchyard.api.views.ownership import pods_at_once
 
 # --- job selector ---
 #
-# Rules of how a Job finds its pods: by labels made from its name and uid, or by a selector of its own.
+# Rules of a Job's selector: generated from its name and uid, or set manually.
 #
 # Source: Kubernetes's pkg/apis/batch/validation (ValidateGeneratedSelector, ValidateJobSpec).
 
@@ -28,7 +28,7 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_faults(job: Obj) -> Iterator[FieldError]:
-    """Kubernetes makes the selector, unless asked not to; either way it selects the Job's own pods."""
+    """Validate the selector, which Kubernetes generates unless it is manual; it must match the Job's own pods."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -38,7 +38,7 @@ def selector_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _own_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """A selector that the Job brings."""
+    """Validate a manual selector."""
     if selector is None:
         yield faults.required("spec.selector", "", "give the selector, or drop manualSelector")
         return
@@ -50,7 +50,7 @@ def _own_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
 
 
 def _generated_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """The selector and the labels that Kubernetes makes; who says them already says what they will be."""
+    """A given selector and given labels equal those that Kubernetes generates."""
     if selector and (
         selector.get("matchExpressions") or set(selector.get("matchLabels") or ()) - set(well_known.POD_OWNER_LABELS)
     ):
@@ -67,7 +67,7 @@ def _generated_faults(name: str | None, selector: Obj | None, labels: Obj) -> It
             yield faults.invalid(f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "drop the label")
 
 
-#: Kueue's.
+#: The name of Kueue's webhook.
 _WEBHOOK: Final = "vjob.kb.io"
 _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
@@ -86,20 +86,20 @@ _KEPT: Final = (
 
 
 def job_faults(job: Obj) -> Iterator[FieldError]:
-    """All rules of a Job."""
+    """Validate a Job."""
     yield from _kubernetes_faults(job)
     yield from faults.denied_by(_WEBHOOK, _queued_faults(job))
 
 
 def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """All rules of a changed Job: once it runs, little of it changes."""
+    """Validate an update of a Job: most of it is immutable once it runs."""
     yield from _kubernetes_faults(new)
     yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
     yield from faults.denied_by(_WEBHOOK, _queued_update_faults(new, old))
 
 
 def _queued_faults(job: Obj) -> Iterator[FieldError]:
-    """Kueue's rules of a Job."""
+    """Validate Kueue's rules of a Job."""
     yield from queued_jobs.create_faults(job)
     yield from _partial_admission_faults(job)
     yield from _equal_completions_faults(job)
@@ -107,7 +107,7 @@ def _queued_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Kueue's rules of a changed Job."""
+    """Validate Kueue's rules of an update of a Job."""
     yield from queued_jobs.create_faults(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_faults(new)
@@ -118,7 +118,7 @@ def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """The rules of a Job's spec, at any place; volumes for `claims` come from elsewhere."""
+    """Validate a Job's spec at a path; `claims` are additional volumes."""
     yield from _number_faults(spec, path)
     yield from _completion_faults(spec, path)
     yield from manager_faults(spec.get("managedBy"), f"{path}.managedBy")
@@ -128,7 +128,7 @@ def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[Fi
 
 
 def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
-    """Another controller, of a Job or JobSet, is named by domain and path."""
+    """`managedBy` is a domain-prefixed path."""
     if manager is None:
         return
     for message in names.domain_path(manager):
@@ -138,7 +138,7 @@ def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
 
 
 def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
-    """Kubernetes's own rules."""
+    """Validate Kubernetes's own rules."""
     spec = job.get("spec") or {}
     yield from metadata.metadata_faults(job)
     yield from spec_faults(spec, "spec")
@@ -175,7 +175,7 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """What needs indexes is asked of Indexed Jobs only, and these have a bounded number of them."""
+    """Fields about indexes require an Indexed Job, whose number of indexes is bounded."""
     mode = spec.get("completionMode") or "NonIndexed"
     if mode not in _MODES:
         yield faults.unsupported(f"{path}.completionMode", mode, _MODES)
@@ -189,7 +189,7 @@ def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """The numbers of an Indexed Job are within bounds."""
+    """Completions, parallelism and failed indexes of an Indexed Job are within limits."""
     completions, parallelism, failed = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
     if completions is None:
         remedy = "say how many indexes there are"
@@ -208,7 +208,7 @@ def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _many_indexes_faults(parallelism: int | None, failed: int | None, path: str) -> Iterator[FieldError]:
-    """With very many indexes that are retried one by one, what is tracked of them is bounded."""
+    """With very many indexes and backoffLimitPerIndex, parallelism and maxFailedIndexes are bounded."""
     if failed is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"give at most {_PARALLELISM_OF_MANY_MAX}"
@@ -223,7 +223,7 @@ def _many_indexes_faults(parallelism: int | None, failed: int | None, path: str)
 
 
 def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Pods of Jobs end; where the Job decides on their failure, the kubelet does not restart them."""
+    """The restart policy is not Always; with a podFailurePolicy it is Never."""
     policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
@@ -236,7 +236,7 @@ def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Completions, policies and the template stay; a suspended Job may still be told where to run."""
+    """Completions, policies and the template are immutable; the scheduling directives of a suspended Job may change."""
     meaning = meaning_of(scheme.JOB)
     for field in _KEPT:
         if not meaning.is_same_field(_SPEC_TYPE, field, new, old):
@@ -248,19 +248,17 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         elif completions != new.get("parallelism"):
             message = "can only be modified in tandem with spec.parallelism"
             yield faults.invalid("spec.completions", completions, message, "set both to the same number")
-    # Kubernetes wants the Job suspended first; in one write with its suspension the change is as safe.
+    # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     movable = bool(old.get("suspend") or new.get("suspend"))
     template, before = (spec.get("template") or {} for spec in (new, old))
     is_same = meaning.is_same(_TEMPLATE_TYPE, template, before)
     if not is_same and not (movable and meaning.is_same(_TEMPLATE_TYPE, _placeless(template), _placeless(before))):
-        remedy = (
-            "delete the Job and create it anew" if movable else "suspend the Job first; then where it runs may change"
-        )
+        remedy = "delete the Job and recreate it" if movable else "suspend the Job first; then where it runs may change"
         yield faults.immutable("spec.template", template, remedy)
 
 
 def _placeless(template: Obj) -> Obj:
-    """A pod template without where its pods are to run and what they request."""
+    """Return a pod template without scheduling directives and requests."""
     spec = dict(template.get("spec") or {})
     for field in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(field, None)
@@ -275,13 +273,13 @@ def _placeless(template: Obj) -> Obj:
 
 
 def _annotation(job: Obj, name: str) -> str | None:
-    """An annotation of the Job, or None."""
+    """Return an annotation of the Job, or None."""
     value: str | None = (job["metadata"].get("annotations") or {}).get(name)
     return value
 
 
 def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
-    """The least parallelism of a Job is less than its parallelism, and it cannot be elastic at the same time."""
+    """The minimum parallelism is below the parallelism, and the Job is not elastic."""
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
@@ -300,7 +298,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
-    """Completions follow the parallelism only of Indexed Jobs that have as many of both."""
+    """Only an Indexed Job with equal completions and parallelism may keep them equal."""
     value, path = (
         _annotation(job, well_known.EQUAL_COMPLETIONS),
         f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]",
@@ -323,7 +321,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """While a Job runs its parallelism belongs to the queue."""
+    """With partial admission, the parallelism of a running Job is immutable."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     moved = spec.get("parallelism", 1) != before.get("parallelism", 1)
     if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
@@ -337,7 +335,7 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
 
 
 def _topology_faults(job: Obj) -> Iterator[FieldError]:
-    """What the pod template's annotations ask of the topology."""
+    """Validate the topology annotations of the pod template."""
     spec = job.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:

@@ -1,4 +1,4 @@
-"""Rules of what a Job does about failed and succeeded pods. Source: Kubernetes's pkg/apis/batch/validation."""
+"""Rules of the pod failure policy and the success policy of Jobs. Source: Kubernetes's pkg/apis/batch/validation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ _INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
 def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """All rules of the policies of a Job's spec."""
+    """Validate the policies of a Job's spec."""
     failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
     if failure is not None:
         yield from _failure_faults(spec, failure.get("rules") or (), f"{path}.podFailurePolicy.rules")
@@ -36,7 +36,7 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _failure_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Rules of bounded number, each about exit codes or about conditions."""
+    """The number of rules is bounded; each matches exit codes or conditions."""
     if len(rules) > _RULES_MAX:
         yield faults.too_many(path, len(rules), _RULES_MAX, "merge some rules")
     pod = (spec.get("template") or {}).get("spec") or {}
@@ -56,7 +56,7 @@ def _failure_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[Fiel
 
 
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
-    """The action is known, and FailIndex is for Jobs whose indexes fail one by one."""
+    """The action is known, and FailIndex requires backoffLimitPerIndex."""
     if not action:
         shown = " ".join(map(faults.printed, _ACTIONS))
         yield faults.required(path, f"valid values: [{shown}]", f"use one of {', '.join(_ACTIONS)}")
@@ -78,7 +78,7 @@ def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldErr
 
 
 def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
-    """Exit codes are of a container of the pod, in order, each once; success is no failure."""
+    """Exit codes belong to a container of the pod, are sorted and unique, and exclude 0 for the operator In."""
     operator, values, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
     if operator not in _OPERATORS:
         yield faults.unsupported(f"{path}.operator", operator or "", _OPERATORS)
@@ -96,7 +96,7 @@ def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Itera
 
 
 def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
-    """Each exit code is there once, and success is no failure."""
+    """Exit codes are unique, and 0 is not a failure."""
     seen: dict[int, None] = {}
     for j, value in enumerate(values):
         if operator == "In" and value == 0:
@@ -108,7 +108,7 @@ def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: s
 
 
 def _success_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Rules of bounded number, about indexes that the Job has."""
+    """The number of rules is bounded; indexes exist in the Job."""
     if not rules:
         message = "at least one rules must be specified when the successPolicy is specified"
         yield faults.required(path, message, "add a rule, or drop successPolicy")
@@ -119,7 +119,7 @@ def _success_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[Fiel
 
 
 def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
-    """A rule says which indexes, or how many of them, make a success."""
+    """A rule has the succeeded indexes, or their number."""
     count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
     if count is None and indexes is None:
         message = "at least one of succeededCount or succeededIndexes must be specified"
@@ -148,7 +148,7 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 
 def _index_count(text: str, completions: int) -> int | None:
-    """How many indexes a text such as `0,2-4` lists; None where it is malformed or lists one the Job does not have."""
+    """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or an index does not exist."""
     last, total = -1, 0
     for part in text.split(",") if text else ():
         first, dash, end = part.partition("-")

@@ -1,7 +1,7 @@
 """Rules of JobSets: JobSet's own, then Kueue's.
 
-Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both at their default feature gates. What
-would only fail when the Jobs are made (their specs, their pod templates) is said at once.
+Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both at their default feature gates. Errors
+that would only occur on creation of the Jobs (their specs, their pod templates) are reported at once.
 """
 
 import re
@@ -18,7 +18,7 @@ from batchyard.api.views.ownership import pods_at_once
 
 # --- jobset policies ---
 #
-# Rules of what a JobSet does about failed and succeeded Jobs, of its coordinator and of its volumes.
+# Rules of a JobSet's success and failure policies, its coordinator and its volume claims.
 #
 # Source: JobSet's webhook at its default feature gates.
 
@@ -38,7 +38,7 @@ _RULE_NAME_LENGTH_MAX: Final = 128
 
 
 def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """All rules of the policies of a JobSet's spec."""
+    """Validate the policies of a JobSet's spec."""
     jobs = {each["name"]: each for each in spec.get("replicatedJobs") or ()}
     for i, name in enumerate((spec.get("successPolicy") or {}).get("targetReplicatedJobs") or ()):
         if name not in jobs:
@@ -54,7 +54,7 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def claim_names(spec: Obj) -> list[str]:
-    """The names of the volumes a JobSet gives to its pods."""
+    """Return the names of the volumes that a JobSet adds to its pods."""
     return [
         _claim_name(template)
         for policy in spec.get("volumeClaimPolicies") or ()
@@ -63,12 +63,12 @@ def claim_names(spec: Obj) -> list[str]:
 
 
 def _claim_name(template: Obj) -> str:
-    """The name of a volume claim template, '' where it has none."""
+    """Return the name of a volume claim template, or ''."""
     return str((template.get("metadata") or {}).get("name") or "")
 
 
 def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
-    """Strategies and actions are those that are on; rules have names of their own and real targets."""
+    """Strategies and actions are enabled ones; rules have unique names and existing targets."""
     if failure.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield faults.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
@@ -84,7 +84,7 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
 
 
 def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
-    """A rule's name, action, targets and reasons."""
+    """Validate a rule's name, action, targets and reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
         message = (
@@ -118,7 +118,7 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
 
 
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
-    """The coordinator is a pod the JobSet will have."""
+    """The coordinator is an existing pod of the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     replicated = jobs.get(name)
     if replicated is None:
@@ -140,7 +140,7 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
 
 
 def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """The coordinator's host name becomes the value of a label."""
+    """The coordinator's host name is a valid label value."""
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
     value = f"{jobset_name}-{job}.{subdomain}"
@@ -153,7 +153,7 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
 
 
 def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """Volume claims have names of their own that are short enough, and some container mounts each."""
+    """Volume claims have unique and short names, and a container mounts each."""
     seen: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
@@ -174,7 +174,7 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
-    """A volume claim is mounted somewhere, and no volume of a pod has its name."""
+    """A volume claim is mounted, and no volume of a pod has its name."""
     mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -190,22 +190,22 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
         yield faults.invalid_here("spec.replicatedJobs", message, f"mount the volume {name} in a container")
 
 
-#: Kueue's; JobSet's own is called alike.
+#: The name of Kueue's webhook; JobSet's own has the same name.
 _WEBHOOK: Final = "vjobset.kb.io"
 PATH: Final = "spec.replicatedJobs"
 _JOBS_TYPE: Final = "[JobSet.spec.replicatedJobs]"
 _INT32_MAX: Final = 2**31 - 1
-#: A pod's name ends in characters of its own.
+#: Stands for the random suffix of a pod's name.
 _POD_SUFFIX: Final = "-abcde"
 _GENERATED_SUFFIX: Final = "abcde"
 _SHORTEN: Final = "shorten the name of the JobSet or of the replicatedJob"
-#: As many as a Workload may have.
+#: The maximum number of pod sets in a Workload.
 _POD_SETS_MAX: Final = 18
 _KEPT: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
 
 
 def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
-    """All rules of a JobSet."""
+    """Validate a JobSet."""
     spec = jobset.get("spec") or {}
     yield from metadata.metadata_faults(jobset)
     yield from _exclusive_faults(jobset, "metadata")
@@ -226,7 +226,7 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
 
 
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """All rules of a changed JobSet: a suspended one may be told where to run, and little else changes."""
+    """Validate an update of a JobSet: most of it is immutable; scheduling directives of a suspended one may change."""
     yield from jobset_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     meaning = meaning_of(scheme.JOB_SET)
@@ -247,14 +247,14 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _name(jobset: Obj) -> str:
-    """The name of the JobSet, or one as long as that which will be generated."""
+    """Return the name of the JobSet, or a placeholder of the same length as the generated name."""
     meta = jobset["metadata"]
     prefix = meta.get("generateName")
     return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
 
 
 def _job_spec(replicated: Obj) -> Obj:
-    """The spec of each Job of a replicated Job, with the numbers Kubernetes would give it."""
+    """Return the spec of each Job of a replicated Job, with default counts."""
     spec: Obj = replicated["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -262,7 +262,7 @@ def _job_spec(replicated: Obj) -> Obj:
 
 
 def _network_faults(spec: Obj) -> Iterator[FieldError]:
-    """The subdomain is the name of a Service."""
+    """The subdomain is a valid Service name."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
@@ -275,7 +275,7 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
 
 
 def _order_faults(spec: Obj) -> Iterator[FieldError]:
-    """Replicated Jobs have names of their own, and wait only for those before them."""
+    """Replicated Jobs have unique names, and depend only on earlier ones."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if in_order and any(each.get("dependsOn") is not None for each in jobs):
@@ -298,7 +298,7 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
 
 
 def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
-    """The number of pods can be counted, and all names made from this one are names."""
+    """The number of pods does not overflow, and all generated names are valid."""
     replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
@@ -322,7 +322,7 @@ def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iter
 
 
 def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
-    """What the Jobs are told of themselves."""
+    """Validate the metadata of the Job template."""
     meta = template.get("metadata") or {}
     yield from metadata.label_faults(meta.get("labels"), f"{path}.labels")
     yield from metadata.annotation_faults(meta.get("annotations"), f"{path}.annotations")
@@ -330,14 +330,14 @@ def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
-    """The topology that each Job has for itself becomes that of its first pod's affinity."""
+    """The exclusive topology is a valid topology key."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
         yield from node_constraints.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
 def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
-    """In a queue the JobSet is one Workload, with a pod set for each replicatedJob: neither none nor too many."""
+    """A queued JobSet has at least one replicated Job, and at most as many as a Workload has pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue has at least one replicatedJob"
         yield faults.required(PATH, message, f"give it one, or drop the label {well_known.QUEUE_NAME}")
@@ -347,13 +347,13 @@ def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """A name that becomes part of host names; JobSet says in its own words what would be too long."""
+    """A name is a DNS label; if it is too long, JobSet's own message is used."""
     for message in names.dns1035_label(name):
         yield faults.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
 
 def _topology_faults(spec: Obj) -> Iterator[FieldError]:
-    """What the pod templates' annotations ask of the topology, each and in groups."""
+    """Validate the topology annotations of the pod templates, each and in groups."""
     pod_sets = []
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         job_spec = replicated["template"].get("spec") or {}
@@ -368,13 +368,13 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
 
 
 def _jobs(spec: Obj, *, movable: bool) -> list[Obj]:
-    """The replicated Jobs, without what a queue may change while the JobSet is suspended."""
+    """Return the replicated Jobs; of a suspended JobSet without the fields that a queue may change."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
     return [_placeless(each) for each in jobs] if movable else jobs
 
 
 def _placeless(replicated: Obj) -> Obj:
-    """A replicated Job without where its pods are to run."""
+    """Return a replicated Job without scheduling directives."""
     template = replicated["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}

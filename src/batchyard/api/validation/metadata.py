@@ -1,4 +1,4 @@
-"""Rules of what all kinds share: names, labels, annotations, finalizers, owners, label selectors.
+"""Rules of metadata, common to all kinds: names, labels, annotations, finalizers, owners, label selectors.
 
 Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
 """
@@ -15,8 +15,8 @@ from batchyard.api.validation import errors as faults
 from batchyard.api.validation import names
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
-#: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names, and those of
-#: clusters and pools go into the names of machines.
+#: Kinds with stricter rules for names: names of Services are DNS labels, and those of clusters and pools become part of
+#: the names of machines.
 _NAME_RULES: Final[Mapping[str, names.NameRule]] = {
     scheme.NAMESPACE: names.dns_label,
     scheme.SERVICE: names.dns1035_label,
@@ -29,18 +29,18 @@ _NAME_RULES: Final[Mapping[str, names.NameRule]] = {
     scheme.CLUSTER_ROLE_BINDING: names.path_segment,
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
-#: Those whose metadata Kubernetes itself looks at, more closely than at that of what others define.
+#: Kubernetes's own kinds, whose metadata has stricter rules than that of custom kinds.
 _OF_KUBERNETES: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
-#: What goes so soon that it owns nothing.
+#: Events are short-lived and must not be owners.
 _EVENT: Final = scheme.kind_info(scheme.EVENT)
-#: The finalizers that have no prefix.
+#: The finalizers without a prefix.
 _STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 
 
 def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of `metadata`, with the kind's own rule for names."""
+    """Validate `metadata`, with the kind's own rule for names."""
     metadata = obj["metadata"]
     yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), names.dns_subdomain))
     namespace = metadata.get("namespace")
@@ -56,7 +56,7 @@ def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _name_faults(metadata: Mapping[str, Any], name_rule: names.NameRule) -> Iterator[FieldError]:
-    """The name, or what it is to be generated from, is of the kind's rule."""
+    """The name, or the prefix for a generated one, follows the kind's rule."""
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
         yield faults.required("metadata.name", "name or generateName is required", "give the object a name")
@@ -64,13 +64,13 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: names.NameRule) -> Iter
         for message in name_rule(name):
             yield faults.invalid("metadata.name", name, message, name_remedy(name, name_rule))
     else:
-        # A prefix may end in what a name may not end in, for characters follow.
+        # A prefix may end with characters that a name must not end with, because a suffix follows.
         for message in name_rule(f"{prefix}a"):
             yield faults.invalid("metadata.generateName", prefix, message, name_remedy(prefix, name_rule))
 
 
 def name_remedy(name: Any, name_rule: names.NameRule) -> str:
-    """A name close to the given one that the rule allows."""
+    """Return the remedy: a valid name close to the given one."""
     close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[: names.GKE_LENGTH_MAX].rstrip("-")
     return f"use a name such as {faults.printed(close if close and not name_rule(close) else 'my-name')}"
 
@@ -92,7 +92,7 @@ def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
 
 
 def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
-    """Keys are qualified names in any case; all together are not too large."""
+    """Keys are qualified names in any case, and the total size is limited."""
     if not annotations:
         return
     for key in annotations:
@@ -103,7 +103,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
 
 
 def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
-    """Finalizers are qualified names, of Kubernetes' own kinds with a prefix; dependents stay or go, not both."""
+    """Finalizers are qualified names, on Kubernetes's own kinds with a prefix; foreground and orphan conflict."""
     for i, finalizer in enumerate(finalizers):
         for message in names.qualified_name(finalizer):
             yield faults.invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
@@ -116,7 +116,7 @@ def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: 
 
 
 def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Every owner is named in full, and at most one of them controls the object."""
+    """Every owner reference is complete, and at most one is the controller."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
@@ -136,7 +136,7 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
 
 
 def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
-    """A label selector's labels are labels, and its expressions have the values their operators need."""
+    """The labels of a selector are valid, and its expressions have the values that their operators require."""
     if not selector:
         return
     yield from label_faults(selector.get("matchLabels"), f"{path}.matchLabels")
@@ -150,7 +150,7 @@ def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[F
 
 
 def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """In and NotIn need values; Exists and DoesNotExist have none; there are no other operators."""
+    """In and NotIn require values; Exists and DoesNotExist forbid them; other operators are invalid."""
     values, operator = expression.get("values"), expression["operator"]
     if operator in {"In", "NotIn"}:
         if not values:

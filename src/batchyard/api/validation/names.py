@@ -1,6 +1,6 @@
-"""What Kubernetes accepts as names, label keys and label values: each function returns what is wrong, in its words.
+"""Validation of names, label keys and label values: each function returns Kubernetes's error messages.
 
-Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, for the same names come back again and again.
+Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, because names repeat often.
 """
 
 import re
@@ -58,7 +58,7 @@ _CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Whether the whole text is of the pattern."""
+    """Report whether the whole text matches the pattern."""
     return _compiled(pattern).fullmatch(text) is not None
 
 
@@ -68,12 +68,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _too_long(text: str, length_max: int) -> Messages:
-    """The message on texts of too many bytes."""
+    """Return the message for texts of too many bytes."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
 def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
-    """The message on texts that are not of the pattern, with examples of some that are."""
+    """Return the message for texts that do not match the pattern, with valid examples."""
     if _matches(pattern, text):
         return ()
     shown = ",  or ".join(f"'{example}'" for example in examples)
@@ -82,23 +82,23 @@ def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
 
 @remembered(maxsize=65536)
 def dns_label(text: str) -> Messages:
-    """RFC 1123 labels, at most 63 characters."""
+    """Validate an RFC 1123 label, at most 63 characters."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
 
 
 @remembered(maxsize=65536)
 def dns_subdomain(text: str) -> Messages:
-    """RFC 1123 subdomains, at most 253 characters: the names of most objects."""
+    """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
     return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
 
 
 def search_domain(text: str) -> Messages:
-    """Domains that a resolver searches: subdomains, whose labels may have underscores."""
+    """Validate a DNS search domain: a subdomain whose labels may have underscores."""
     return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SEARCH, _SEARCH_TEXT, "example.com")
 
 
 def port_name(text: str) -> Messages:
-    """Names of ports of the IANA, at most 15 characters, one of them a letter."""
+    """Validate an IANA port name: at most 15 characters, at least one letter."""
     wrong = _too_long(text, PORT_LENGTH_MAX)
     if not _matches("[-a-z0-9]+", text):
         wrong += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
@@ -112,31 +112,31 @@ def port_name(text: str) -> Messages:
 
 
 def header_name(text: str) -> Messages:
-    """Names of headers of HTTP."""
+    """Validate an HTTP header name."""
     words = "a valid HTTP header must consist of alphanumeric characters or '-'"
     return _malformed(text, "[-A-Za-z0-9]+", words, "X-Header-Name")
 
 
 def is_word(text: str) -> bool:
-    """Whether a text is printable and has no spaces, so that it is one word of a line."""
+    """Report whether a text is printable and has no spaces."""
     return text.isprintable() and " " not in text
 
 
 @remembered(maxsize=65536)
 def dns1035_label(text: str) -> Messages:
-    """RFC 1035 labels, which start with a letter: the names of Services."""
+    """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @remembered(maxsize=65536)
 def gke_name(text: str) -> Messages:
-    """RFC 1035 labels of at most 40 characters: the names of GKE's clusters and node pools."""
+    """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
     return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @remembered(maxsize=65536)
 def qualified_name(text: str) -> Messages:
-    """Label keys, annotation keys and names of resources: a name, with an optional DNS prefix and '/'."""
+    """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
         words = f"a qualified name {_QUALIFIED_TEXT}"
@@ -155,13 +155,13 @@ def qualified_name(text: str) -> Messages:
 
 @remembered(maxsize=65536)
 def label_value(text: str) -> Messages:
-    """Values of labels, at most 63 characters, possibly none."""
+    """Validate a label value: at most 63 characters, possibly empty."""
     examples = ("MyValue", "my_value", "12345")
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
 
 
 def config_key(text: str) -> Messages:
-    """Keys of ConfigMaps and Secrets, which become names of files."""
+    """Validate a key of a ConfigMap or Secret, which becomes a file name."""
     wrong = _too_long(text, SUBDOMAIN_LENGTH_MAX)
     wrong += _malformed(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
@@ -170,14 +170,14 @@ def config_key(text: str) -> Messages:
 
 
 def env_name(text: str) -> Messages:
-    """Names of environment variables: printable ASCII without '='."""
+    """Validate a name of an environment variable: printable ASCII without '='."""
     if text and all(" " <= character <= "~" and character != "=" for character in text):
         return ()
     return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
 
 
 def domain_path(text: str) -> Messages:
-    """Domain-prefixed paths such as `acme.io/foo`: who manages a Job, what gates an admission."""
+    """Validate a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
@@ -185,7 +185,7 @@ def domain_path(text: str) -> Messages:
 
 
 def path_segment(text: str) -> Messages:
-    """Names of roles and bindings: whatever can be one part of a path."""
+    """Validate the name of a role or binding: any single path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -193,7 +193,7 @@ def path_segment(text: str) -> Messages:
 
 # --- paths ---
 #
-# Rules of paths that become files and folders. Source: Kubernetes's pkg/apis/core/validation.
+# Rules of paths of files and folders. Source: Kubernetes's pkg/apis/core/validation.
 
 
 _MODE_MAX: Final = 0o777
@@ -202,14 +202,14 @@ _REMEDY: Final = "give a path below the folder"
 
 
 def local_path_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate a path that stays below its folder."""
+    """Validate a relative path that stays below its folder."""
     if path.startswith("/"):
         yield faults.invalid(at, path, "must be a relative path", _REMEDY)
     yield from step_faults(path, at)
 
 
 def step_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate a path that does not step back, and has no NUL, which no file system takes."""
+    """Validate a path without '..' and NUL."""
     if ".." in path.split("/"):
         yield faults.invalid(at, path, "must not contain '..'", _REMEDY)
     if "\0" in path:
@@ -217,7 +217,7 @@ def step_faults(path: str, at: str) -> Iterator[FieldError]:
 
 
 def file_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate the path of a file of a volume."""
+    """Validate the path of a file in a volume."""
     yield from local_path_faults(path, at)
     if path.startswith("..") and not path.startswith("../"):
         yield faults.invalid(at, path, "must not start with '..'", "give another name")

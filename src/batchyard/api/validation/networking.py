@@ -1,4 +1,4 @@
-"""Rules of Services, as far as Jobs need them. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of Services, and of hosts and DNS in pods. Source: Kubernetes's pkg/apis/core/validation."""
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from batchyard.api.validation import metadata, names
 
 # --- pod network ---
 #
-# Rules of what a pod knows of hosts: host aliases and the configuration of DNS, which become lines of files.
+# Rules of host aliases and DNS configuration of pods, which become lines of files.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidateHostAliases, validatePodDNSConfig).
 
@@ -33,7 +33,7 @@ def host_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def ip_faults(address: str, path: str) -> Iterator[FieldError]:
-    """Validate an IP address; it has no zone, and no leading zeros."""
+    """Validate an IP address without a zone and leading zeros."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -77,7 +77,7 @@ def _search_faults(searches: Sequence[str], path: str) -> Iterator[FieldError]:
 
 
 def _option_faults(option: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """An option has a name. It is one word of a line of resolv.conf, and so is its value: Kubernetes does not check."""
+    """An option has a name. Name and value are single words in resolv.conf, which Kubernetes does not check."""
     if not option.get("name"):
         yield faults.required(path, "must not be empty", "name the option")
     for field in ("name", "value"):
@@ -93,7 +93,7 @@ _AFFINITIES: Final = ("ClientIP", "None")
 
 
 def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Service."""
+    """Validate a Service."""
     yield from metadata.metadata_faults(service)
     spec = service.get("spec") or {}
     kind, ports = spec.get("type") or "ClusterIP", spec.get("ports") or ()
@@ -113,7 +113,7 @@ def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _address_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Addresses are IP addresses; that of the cluster may be none."""
+    """Addresses are IP addresses; the cluster IP may be None."""
     addresses = [("spec.clusterIP", spec.get("clusterIP"))]
     for field in ("clusterIPs", "externalIPs"):
         addresses += [(f"spec.{field}[{i}]", address) for i, address in enumerate(spec.get(field) or ())]
@@ -123,7 +123,7 @@ def _address_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def service_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Service: its address stays."""
+    """Validate an update of a Service: its cluster IP is immutable."""
     yield from service_faults(new)
     before, after = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
     if before and after and before != after:
@@ -131,7 +131,7 @@ def service_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """An external name is a name, and there is no address besides."""
+    """An external name is a DNS name, without a cluster IP."""
     name, address = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
         yield faults.required("spec.externalName", "", "give the name to resolve to")
@@ -143,7 +143,7 @@ def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _port_faults(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Ports are ports; where there are several each has a name of its own, and no two are alike."""
+    """Ports are valid; several ports have unique names, and no two are equal."""
     seen: dict[object, None] = {}
     for i, port in enumerate(ports):
         path, name, number = f"spec.ports[{i}]", port.get("name") or "", port.get("port", 0)

@@ -1,4 +1,7 @@
-"""Rules of where pods may go: node affinity, pod affinity, spreading. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of scheduling constraints: affinity, spreading, taints, tolerations.
+
+Source: Kubernetes's pkg/apis/core/validation.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,14 +16,14 @@ _POLICIES: Final = ("Honor", "Ignore")
 
 
 def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """All rules of `affinity`."""
+    """Validate `affinity`."""
     yield from _node_affinity_faults(affinity.get("nodeAffinity") or {}, f"{path}.nodeAffinity")
     for field in ("podAffinity", "podAntiAffinity"):
         yield from _pod_affinity_faults(affinity.get(field) or {}, f"{path}.{field}")
 
 
 def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Required terms are there; preferred ones have a weight; all are of valid expressions."""
+    """Required terms exist; preferred ones have a weight; all expressions are valid."""
     if (required := affinity.get(well_known.REQUIRED)) is not None:
         terms = required.get("nodeSelectorTerms")
         at = f"{path}.{well_known.REQUIRED}.nodeSelectorTerms"
@@ -36,14 +39,14 @@ def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _weight_faults(preferred: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A preference weighs 1 to 100."""
+    """The weight of a preference is 1 to 100."""
     weight = preferred.get("weight", 0)
     if not 1 <= weight <= 100:
         yield faults.invalid(f"{path}.weight", weight, "must be in the range 1-100", "give a weight from 1 to 100")
 
 
 def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A term's expressions are about labels, or about the node's name."""
+    """The expressions of a term match labels or the node's name."""
     for i, expression in enumerate(term.get("matchExpressions") or ()):
         at = f"{path}.matchExpressions[{i}]"
         yield from _operator_faults(expression, at)
@@ -59,7 +62,7 @@ def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Each operator has the number of values it needs."""
+    """Each operator has the number of values that it requires."""
     operator, values = expression.get("operator") or "", expression.get("values") or ()
     at = f"{path}.values"
     if operator in {"In", "NotIn"}:
@@ -90,7 +93,7 @@ def _pod_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[Fie
 
 
 def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A term names the label of the topology, and selects pods and namespaces."""
+    """A term names a topology key, and selects pods and namespaces."""
     for field in ("labelSelector", "namespaceSelector"):
         yield from metadata.selector_faults(term.get(field), f"{path}.{field}")
     yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
@@ -106,7 +109,7 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
 
 
 def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
-    """What names a topology is the key of a label."""
+    """A topology key is a label key."""
     if key:
         yield from metadata.label_key_faults(key, path)
     else:
@@ -114,7 +117,7 @@ def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
 
 
 def _own_label_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
-    """Labels of the pod itself that narrow a label selector, so there must be one."""
+    """Keys of the pod's own labels narrow a label selector, which must exist."""
     keys = obj.get(field) or ()
     if keys and obj.get("labelSelector") is None:
         message = "must not be specified when labelSelector is not set"
@@ -124,7 +127,7 @@ def _own_label_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Spreading is over a topology, with a skew of at least one; no two constraints are about the same."""
+    """A constraint has a topology key and a skew of at least one; no two are equal."""
     seen: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
         at, when = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
@@ -144,7 +147,7 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
 
 
 def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Iterator[FieldError]:
-    """Which domains count, and how many there must be where that can keep pods from being scheduled."""
+    """A minDomains is positive and requires DoNotSchedule; node policies are known."""
     least = constraint.get("minDomains")
     if least is not None and least <= 0:
         yield faults.invalid(f"{path}.minDomains", least, "must be greater than zero", "give 1 or more")
@@ -169,7 +172,7 @@ OPERATORS: Final = ("Equal", "Exists")
 
 
 def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Taints have valid keys, values and effects, and each pair of key and effect is there once."""
+    """Taints have valid keys, values and effects; each pair of key and effect is unique."""
     seen: dict[tuple[str, str], str] = {}
     for i, taint in enumerate(taints):
         at, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
@@ -187,7 +190,7 @@ def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
 
 
 def toleration_faults(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Tolerations have valid keys, operators and effects, and no fields that contradict each other."""
+    """Tolerations have valid keys, operators and effects, without contradictions."""
     for i, toleration in enumerate(tolerations):
         at, operator = f"{path}[{i}]", toleration.get("operator") or "Equal"
         if key := toleration.get("key"):
@@ -212,7 +215,7 @@ def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> It
 
 
 def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Only NoExecute is tolerated for a while."""
+    """Only NoExecute may have tolerationSeconds."""
     effect = toleration.get("effect") or ""
     if effect and effect not in EFFECTS:
         yield faults.unsupported(f"{path}.effect", effect, EFFECTS)

@@ -1,6 +1,6 @@
-"""Rules of NodePools, and of the pools that a Cluster lists.
+"""Rules of NodePools and of the pools in a Cluster, of Instances, ResizeRequests and Budgets.
 
-Source: what GKE refuses when a node pool is made; limits of run durations and compact placement from the autoscaler's
+Source: GKE's validation of new node pools; limits of run durations and compact placement from the autoscaler's
 pkg/autoprovisioning/injection.go.
 """
 
@@ -16,27 +16,27 @@ from batchyard.base.instant import HOUR, SECOND, parse_duration
 Spec = Mapping[str, Any]
 
 _DAY: Final = 24 * HOUR
-#: The shortest and the longest time a machine may be given, by how it is had, and in words.
+#: The minimum and maximum run duration of a machine by provisioning, and in words.
 _DURATIONS: Final = {
     "standard": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
     "spot": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
     "flex-start": (600 * SECOND, 7 * _DAY, "10m and 168h (7 days)"),
     "queued": (30 * SECOND, 7 * _DAY, "30s and 168h (7 days)"),
 }
-#: How many accelerators a machine takes.
+#: The numbers of accelerators that a machine can have.
 _COUNTS: Final = (1, 2, 4, 8, 16)
 _GROUP_LENGTH_MAX: Final = 40
 _KEPT: Final = ("machineType", "provisioning", "accelerator", "reservation", "placementGroup", "tpuTopology")
 
 
 def node_pool_faults(pool: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a NodePool."""
+    """Validate a NodePool."""
     yield from metadata.metadata_faults(pool)
     yield from pool_faults(pool.get("spec") or {}, "spec")
 
 
 def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed NodePool: its machines stay what they are."""
+    """Validate an update of a NodePool: its machine configuration is immutable."""
     yield from node_pool_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     for field in _KEPT:
@@ -45,7 +45,7 @@ def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
 
 
 def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """All rules of what a pool is, wherever it is written."""
+    """Validate the fields of a pool, in a NodePool or a Cluster."""
     yield from metadata.label_faults(pool.get("labels"), f"{path}.labels")
     yield from node_constraints.taint_faults(pool.get("taints") or (), f"{path}.taints")
     yield from _size_faults(pool, path)
@@ -57,7 +57,7 @@ def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
-    """How long machines run at most is within what Compute Engine grants."""
+    """The maximum run duration is within the limits of Compute Engine."""
     text = spec.get("maxRunDuration")
     if text is None:
         return
@@ -67,7 +67,7 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """A pool has a fixed number of nodes in each zone, or bounds, and begins within these."""
+    """A pool has a fixed number of nodes in each zone, or bounds with an initial count within them."""
     autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if count is None and pool.get("provisioning") != "queued":
@@ -79,7 +79,7 @@ def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """Bounds are given for each zone or for all together, and are in order."""
+    """Bounds are for each zone or for all together, and in order."""
     by_zone, in_all = (
         any(field in autoscaling for field in pair) for pair in (("min", "max"), ("totalMin", "totalMax"))
     )
@@ -96,7 +96,7 @@ def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _beginning_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """A pool begins within its bounds: each zone within those of a zone, all zones within those of all."""
+    """The initial count is within the bounds, for each zone or for all zones together."""
     count = pool.get("nodeCount", 0)
     total, highest, in_all = count * len(pool.get("zones") or [""]), autoscaling.get("max"), autoscaling.get("totalMax")
     if highest is not None and not autoscaling.get("min", 0) <= count <= highest:
@@ -108,7 +108,7 @@ def _beginning_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[Fiel
 
 
 def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Reservations are for standard machines; queued ones come with requests, and none is there before."""
+    """Only standard machines use reservations; queued pools start empty and have autoscaling."""
     provisioning = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning != "standard":
         message = f"{provisioning} machines do not use reservations"
@@ -128,7 +128,7 @@ def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Accelerators that are attached come in a few numbers; machines of slices bring their own."""
+    """Attached accelerators have an allowed count; TPU slice machines have their own chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
         return
@@ -142,7 +142,7 @@ def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Machines that lie close to each other lie in one zone, and their group has a name that can be a label."""
+    """A placement group is in one zone, and its name is a label value."""
     group = pool.get("placementGroup")
     if group is None:
         return
@@ -158,14 +158,14 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 # --- instances ---
 #
-# Rules of Instances and ResizeRequests: what was asked of the cloud is not changed, but given up.
+# Rules of Instances and ResizeRequests: a request to the cloud is immutable.
 
 
-_REMEDY: Final = "delete the object and create it anew"
+_REMEDY: Final = "delete the object and recreate it"
 
 
 def instance_faults(instance: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of an Instance."""
+    """Validate an Instance."""
     spec = instance.get("spec") or {}
     yield from metadata.metadata_faults(instance)
     yield from run_duration_faults(spec, "spec")
@@ -175,7 +175,7 @@ def instance_faults(instance: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def resize_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ResizeRequest."""
+    """Validate a ResizeRequest."""
     spec = request.get("spec") or {}
     yield from metadata.metadata_faults(request)
     yield from run_duration_faults({**spec, "provisioning": "queued"}, "spec")
@@ -186,14 +186,14 @@ def resize_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def instance_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Instance: what it asks for stays."""
+    """Validate an update of an Instance: its spec is immutable."""
     yield from instance_faults(new)
     if new.get("spec") != old.get("spec"):
         yield faults.broken_rule("spec", "object", faults.IMMUTABLE, _REMEDY)
 
 
 def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ResizeRequest: what it asks for stays."""
+    """Validate an update of a ResizeRequest: its spec is immutable."""
     yield from resize_request_faults(new)
     if new.get("spec") != old.get("spec"):
         yield faults.broken_rule("spec", "object", faults.IMMUTABLE, _REMEDY)
@@ -201,14 +201,14 @@ def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any])
 
 # --- budget ---
 #
-# Rules of Budgets: one amount, and what is done as it is used up.
+# Rules of Budgets: one amount, and the actions at its thresholds.
 
 
 _AMOUNTS: Final = ("dollars", "acceleratorHours")
 
 
 def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Budget."""
+    """Validate a Budget."""
     spec = budget.get("spec") or {}
     yield from metadata.metadata_faults(budget)
     given = [field for field in _AMOUNTS if spec.get(field) is not None]

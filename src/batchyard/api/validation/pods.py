@@ -1,4 +1,4 @@
-"""Rules of Pods and their templates, as far as a batch platform depends on them.
+"""Rules of Pods and pod templates that a batch platform depends on.
 
 Source: Kubernetes's pkg/apis/core/validation.
 """
@@ -18,7 +18,7 @@ _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
 
 def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Pod."""
+    """Validate a Pod."""
     yield from metadata.metadata_faults(pod)
     spec = pod.get("spec") or {}
     yield from _spec_faults(spec, "spec", ())
@@ -28,13 +28,13 @@ def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a PodTemplate."""
+    """Validate a PodTemplate."""
     yield from metadata.metadata_faults(obj)
     yield from pod_template_faults(obj.get("template") or {}, "template")
 
 
 def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """All rules of a pod template within another object, which adds volumes for the claims named."""
+    """Validate a pod template within another object, which adds volumes for the named claims."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     yield from metadata.label_faults(meta.get("labels"), f"{path}.metadata.labels")
     yield from metadata.annotation_faults(meta.get("annotations"), f"{path}.metadata.annotations")
@@ -42,7 +42,7 @@ def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence
 
 
 def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
-    """What runs, with what, and where it may run."""
+    """Validate a pod's volumes, containers, resources and scheduling constraints."""
     volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
     yield from pod_volumes.volume_faults(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_faults(spec, volumes, path)
@@ -64,7 +64,7 @@ def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
 
 
 def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Scheduling gates are qualified names, each there once."""
+    """Scheduling gates are unique qualified names."""
     seen: dict[str, None] = {}
     for i, gate in enumerate(gates):
         name = gate.get("name") or ""
@@ -75,7 +75,7 @@ def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fiel
 
 
 def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Single fields of a pod."""
+    """Validate single fields of a pod."""
     policy = spec.get("restartPolicy")
     if policy and policy not in _RESTART_POLICIES:
         yield faults.unsupported(f"{path}.restartPolicy", policy, _RESTART_POLICIES)
@@ -100,7 +100,7 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 # --- pod updates ---
 #
-# Rules of changed Pods: once a Pod is there, little of what it is changes.
+# Rules of updates of Pods: most of the spec is immutable.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidatePodUpdate).
 
@@ -114,13 +114,13 @@ _KEPT: Final = (
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
-_REMEDY: Final = "delete the Pod and create it anew"
-#: What has rules of its own.
+_REMEDY: Final = "delete the Pod and recreate it"
+#: Fields with separate rules.
 _JUDGED: Final = ("containers", "initContainers", "activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
 def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Pod."""
+    """Validate an update of a Pod."""
     yield from pod_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     for field in ("containers", "initContainers"):
@@ -135,7 +135,7 @@ def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
 
 
 def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
-    """A deadline is set, or brought forward."""
+    """A deadline may be set or shortened."""
     path = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
@@ -149,7 +149,7 @@ def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
 
 
 def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Tolerations are added; of those there are only the seconds change, if they are about NoExecute."""
+    """Tolerations may be added; of existing ones only the seconds of NoExecute may change."""
     for toleration in old:
         is_timed = toleration.get("effect") == "NoExecute"
         alike = (
@@ -167,7 +167,7 @@ def _timeless(toleration: Spec) -> Spec:
 
 
 def _pod_updates_gate_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Gates are only taken away."""
+    """Scheduling gates may only be removed."""
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
@@ -175,7 +175,7 @@ def _pod_updates_gate_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterat
 
 
 def _rest(spec: Spec, old: Spec) -> Spec:
-    """A spec without what may change. While it is gated, a Pod may still be told where to go."""
+    """Return the immutable part of a spec. Scheduling directives of a gated Pod may change."""
     hidden = _JUDGED if not old.get("schedulingGates") else (*_JUDGED, "nodeSelector", "affinity")
     spec = completed("PodSpec", spec)
     rest = {field: value for field, value in spec.items() if field not in hidden}

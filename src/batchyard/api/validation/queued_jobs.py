@@ -1,4 +1,4 @@
-"""Rules of what says how a Job or JobSet is queued: labels and annotations of Kueue.
+"""Rules of Kueue's labels and annotations on Jobs and JobSets, and of TPU slices.
 
 Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
 """
@@ -17,7 +17,7 @@ from batchyard.api.validation import names, workload
 
 
 def create_faults(job: Obj) -> Iterator[FieldError]:
-    """The rules that hold whenever a Job or JobSet is stored."""
+    """Validate the rules for every stored Job or JobSet."""
     labels = _labels(job)
     yield from _object_name_faults(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
     name, path = _prebuilt(job)
@@ -33,7 +33,7 @@ def create_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """The rules of changes: once a Job runs, how it was queued stays."""
+    """Validate an update: the queue settings of a running Job are immutable."""
     suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not suspended:
         yield from _kept_label(new, old, well_known.QUEUE_NAME)
@@ -48,18 +48,18 @@ def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Whether a Job or JobSet is suspended."""
+    """Report whether a Job or JobSet is suspended."""
     return bool((job.get("spec") or {}).get("suspend"))
 
 
 def _labels(job: Obj) -> Mapping[str, str]:
-    """The labels of a Job, maybe none."""
+    """Return the labels of a Job, possibly empty."""
     labels: Mapping[str, str] = job["metadata"].get("labels") or {}
     return labels
 
 
 def _prebuilt(job: Obj) -> tuple[str | None, str]:
-    """The Workload that was made for the Job beforehand, and where the Job says so; annotations come first."""
+    """Return the prebuilt Workload of a Job and the path of its name; the annotation takes precedence."""
     annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if annotation:
         return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
@@ -67,7 +67,7 @@ def _prebuilt(job: Obj) -> tuple[str | None, str]:
 
 
 def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
-    """A label that names another object has a name that object can have."""
+    """A label with the name of another object has a valid name."""
     messages = names.dns_subdomain(name) if name is not None else ()
     if messages:
         yield faults.invalid(path, name, ",".join(messages), "give the name of the object, in lower case")
@@ -86,14 +86,14 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
 
 
 def _kept_label(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
-    """A label that stays while the Job runs."""
+    """A label is immutable while the Job runs."""
     before, after = _labels(old).get(name) or "", _labels(new).get(name) or ""
     if before != after:
         yield faults.immutable(f"metadata.labels[{name}]", after, "suspend the Job first")
 
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """A priority class is not added to what runs, and never taken away; it may be swapped for another."""
+    """A priority class may be replaced, not removed, and not added to a running Job."""
     before, after, path = (
         _labels(old).get(well_known.PRIORITY_CLASS),
         _labels(new).get(well_known.PRIORITY_CLASS),
@@ -109,22 +109,23 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 # --- slices ---
 #
-# Rules of pools whose nodes are one TPU slice: they share its chips, lie in one zone, and come and go together.
+# Rules of pools whose nodes form one TPU slice: they share its chips, are in one zone, and are created and deleted
+# together.
 #
 # Source: GKE's multi-host TPU node pools, which are resized between 0 and all their nodes; pkg/cloudprovider/gke
-# (IsMultiHostTpuPodslice, ZeroOrMaxNodeScaling). A slice of one node is a pool like others.
+# (IsMultiHostTpuPodslice, ZeroOrMaxNodeScaling). A slice of one node is a normal pool.
 
 
 Spec = Mapping[str, Any]
 
 _TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
-#: Google names machines with TPUs by how many chips they have: ct5lp-hightpu-4t.
+#: Google names TPU machines by their number of chips: ct5lp-hightpu-4t.
 _CHIPS: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
 def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """A slice has a topology that its nodes fill, and as many nodes as that takes."""
+    """A slice has a topology that its nodes fill, and exactly that number of nodes."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
@@ -140,7 +141,7 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
-    """A topology tells how many chips lie in each dimension: so many in all, if that is known."""
+    """A topology has the number of chips in each dimension; their product is `count` if given."""
     chips = _chips_in(topology)
     if chips is None:
         message = "must be the numbers of chips in two or three dimensions"
@@ -151,7 +152,7 @@ def topology_faults(topology: str, path: str, count: int | None = None) -> Itera
 
 
 def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:
-    """What lies close together lies in one zone."""
+    """A pool with compact placement is in one zone."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
         message = f"must have at most 1 item: {what} lies in one zone"
@@ -159,18 +160,18 @@ def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:
 
 
 def _chips_in(topology: str) -> int | None:
-    """The chips of a topology such as 2x4 or 2x2x4; None where it is none."""
+    """Return the chips of a topology such as 2x4 or 2x2x4; None if it is malformed."""
     return math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else None
 
 
 def _chips_of_machine(machine_type: str) -> int | None:
-    """The chips of a machine as its name tells; None where it does not."""
+    """Return the chips of a machine from its type name; None if it does not contain them."""
     found = _CHIPS.fullmatch(machine_type)
     return int(found[1]) if found else None
 
 
 def _sharing_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
-    """Nodes of unknown size share the chips evenly; and a pool that grows does so by the whole slice."""
+    """The number of nodes divides the chips evenly, and an autoscaled pool scales by the whole slice."""
     counts = _counts(pool)
     for field, count in counts.items():
         if count and chips % count:
@@ -182,15 +183,15 @@ def _sharing_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
 
 
 def _whole_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
-    """A slice is there whole or not at all."""
+    """The number of nodes is 0 or the whole slice."""
     for field, count in _counts(pool).items():
         if count not in (0, hosts):
-            message = f"must be 0 or {hosts}: a slice {pool['tpuTopology']} is there with all its nodes or not at all"
+            message = f"must be 0 or {hosts}: a slice {pool['tpuTopology']} has all its nodes or none"
             yield faults.invalid(f"{path}.{field}", count, message, f"set it to {hosts}, or to 0")
 
 
 def _counts(pool: Spec) -> dict[str, int]:
-    """All that a pool says of how many nodes it has, by field."""
+    """Return the node counts of a pool by field."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}

@@ -1,4 +1,4 @@
-"""Rules of quotas and shares, which ClusterQueues and Cohorts have in common.
+"""Rules of Kueue's kinds except Workloads and Topologies: quotas, shares, queues, flavors, checks, configuration.
 
 Source: Kueue's ClusterQueue and Cohort webhooks and the rules in their CRDs.
 """
@@ -20,9 +20,9 @@ PATH: Final = "spec.resourceGroups"
 
 
 def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldError]:
-    """All rules of `spec.resourceGroups`.
+    """Validate `spec.resourceGroups`.
 
-    `kind` is what lends or borrows, `parent` its cohort or parent cohort, '' where it has none.
+    `kind` is ClusterQueue or Cohort; `parent` is its cohort or parent cohort, '' if it has none.
     """
     resources: dict[str, str] = {}
     flavors: dict[str, str] = {}
@@ -48,7 +48,7 @@ def _covered_faults(covered: Sequence[str], path: str, seen: dict[str, str]) -> 
 
 
 def _taken(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """A name that was seen before; notes it otherwise."""
+    """Report a name that was seen before, else record it."""
     if name in seen:
         yield faults.duplicate(path, name, f"drop it here: {rule}, and {name} is at {seen[name]} already")
     else:
@@ -58,7 +58,7 @@ def _taken(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[Fi
 def _flavor_faults(
     flavor: Mapping[str, Any], covered: Sequence[str], path: str, *, kind: str, parent: str
 ) -> Iterator[FieldError]:
-    """A flavor's resources are those covered, in the same order, with quotas that make sense."""
+    """A flavor has the covered resources in the same order, with valid quotas."""
     for i, (quota, expected) in enumerate(zip(flavor["resources"], covered, strict=False)):
         at = f"{path}.resources[{i}]"
         if quota["name"] != expected:
@@ -74,7 +74,7 @@ def _flavor_faults(
 
 
 def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """Nobody borrows or lends alone."""
+    """Borrowing and lending limits require a cohort or parent."""
     absent, remedy = {
         "ClusterQueue": ("cohort", "drop the limit, or give spec.cohortName"),
         "Cohort": ("parent", "drop the limit, or give spec.parentName"),
@@ -86,7 +86,7 @@ def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[Fi
 
 
 def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """A ClusterQueue lends no more than it has; a Cohort may lend what its members have."""
+    """The lending limit of a ClusterQueue is at most its nominal quota; a Cohort may lend what its members have."""
     limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and amounts.exceeds(limit, nominal):
         message = "must be less than or equal to the nominalQuota"
@@ -109,7 +109,7 @@ def total_faults(groups: Groups) -> Iterator[FieldError]:
 
 
 def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """A weight is 0 or more, and not so small that a share divided by it has no meaning."""
+    """A weight is 0 or more than 1n."""
     weight = (fair_sharing or {}).get("weight")
     if weight is None:
         return
@@ -131,16 +131,16 @@ _CHECKS: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 
 def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ClusterQueue."""
+    """Validate a ClusterQueue."""
     yield from metadata.metadata_faults(queue)
     yield from faults.denied_by(WEBHOOK, _spec_faults(queue))
     yield from faults.denied_by(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ClusterQueue.
+    """Validate an update of a ClusterQueue.
 
-    References to missing flavors that were stored before the rule existed may stay, as upstream lets them.
+    References to missing flavors that were stored before the rule existed may stay, as upstream allows.
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from metadata.metadata_faults(new)
@@ -153,7 +153,7 @@ def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) 
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What holds of new and changed ClusterQueues alike."""
+    """Validate the rules that new and updated ClusterQueues share."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
     yield from group_faults(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
@@ -165,22 +165,22 @@ def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
-    """The flavors of a ClusterQueue, in its order."""
+    """Return the flavors of a ClusterQueue, in order."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
 
 def _checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rules of the admission check strategy."""
+    """Return the entries of the admission check strategy."""
     return (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
 
 
 def _on_flavors(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """The flavors of each admission check."""
+    """Return the flavors of each admission check."""
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _checks(spec)}
 
 
 def _on_flavors_faults(spec: Mapping[str, Any], kept: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
-    """An admission check is for flavors that the ClusterQueue has."""
+    """An admission check applies to flavors of the ClusterQueue."""
     flavors = _flavors(spec)
     for i, check in enumerate(_checks(spec)):
         on_flavors = check.get("onFlavors") or ()
@@ -192,7 +192,7 @@ def _on_flavors_faults(spec: Mapping[str, Any], kept: Mapping[str, frozenset[str
 
 
 def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Who reclaims nothing cannot preempt while borrowing."""
+    """The policy borrowWithinCohort requires reclaimWithinCohort."""
     borrowing = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
@@ -201,7 +201,7 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
-    """A preference matters only where the search for flavors goes on."""
+    """A preference requires TryNextFlavor in both fields."""
     both = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
     if fungibility.get("preference") and both != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
@@ -218,7 +218,7 @@ _WEBHOOK: Final = "vcohort.kb.io"
 
 
 def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Cohort."""
+    """Validate a Cohort."""
     spec = cohort.get("spec") or {}
     yield from metadata.metadata_faults(cohort)
     yield from faults.denied_by(_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
@@ -233,16 +233,16 @@ def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a LocalQueue. Its weight may be any quantity: upstream checks none."""
+    """Validate a LocalQueue. Its weight may be any quantity: upstream does not check it."""
     yield from metadata.metadata_faults(queue)
 
 
 def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed LocalQueue: it stays with its ClusterQueue."""
+    """Validate an update of a LocalQueue: its ClusterQueue is immutable."""
     yield from local_queue_faults(new)
     before, after = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if before is not None and after is not None and before != after:
-        remedy = f"keep {before}, or delete the LocalQueue and create it anew"
+        remedy = f"keep {before}, or delete the LocalQueue and recreate it"
         yield faults.broken_rule("spec.clusterQueue", "string", faults.IMMUTABLE, remedy)
 
 
@@ -255,7 +255,7 @@ _TOPOLOGY_KEPT: Final = "topologyName is immutable when topologyName is set"
 
 
 def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ResourceFlavor."""
+    """Validate a ResourceFlavor."""
     spec = flavor.get("spec") or {}
     yield from metadata.metadata_faults(flavor)
     labels = metadata.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
@@ -268,7 +268,7 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ResourceFlavor: its topology stays."""
+    """Validate an update of a ResourceFlavor: its topology is immutable."""
     yield from resource_flavor_faults(new)
     before = (old.get("spec") or {}).get("topologyName")
     if before is not None and (new.get("spec") or {}).get("topologyName") != before:
@@ -281,12 +281,12 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def admission_check_faults(check: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of an AdmissionCheck."""
+    """Validate an AdmissionCheck."""
     yield from metadata.metadata_faults(check)
 
 
 def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed AdmissionCheck: its controller stays."""
+    """Validate an update of an AdmissionCheck: its controller is immutable."""
     yield from admission_check_faults(new)
     before, after = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if before is not None and after is not None and before != after:
@@ -300,7 +300,7 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a MultiKueueConfig."""
+    """Validate a MultiKueueConfig."""
     yield from metadata.metadata_faults(config)
     clusters = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(clusters)) < len(clusters):
@@ -308,7 +308,7 @@ def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a MultiKueueCluster."""
+    """Validate a MultiKueueCluster."""
     yield from metadata.metadata_faults(cluster)
     source = (cluster.get("spec") or {}).get("clusterSource") or {}
     if (source.get("kubeConfig") is None) == (source.get("clusterProfileRef") is None):
@@ -322,17 +322,17 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
 # Rules of ProvisioningRequests. Source: the rules in the cluster autoscaler's CRD.
 
 
-#: What stays once it is there, each with its type as the API server shows it.
+#: Immutable fields, each with its type as the API server shows it.
 _KEPT: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
 
 
 def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ProvisioningRequest."""
+    """Validate a ProvisioningRequest."""
     yield from metadata.metadata_faults(request)
 
 
 def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ProvisioningRequest: what it asks for stays."""
+    """Validate an update of a ProvisioningRequest: its spec is immutable."""
     yield from provisioning_request_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     meaning = meaning_of(scheme.PROVISIONING_REQUEST)
@@ -354,7 +354,7 @@ _STRATEGIES: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHAR
 
 
 def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All of them; its `waitForPodsReady` has nothing that its structure does not say."""
+    """Validate a Configuration; `waitForPodsReady` has no rules beyond its structure."""
     yield from _fair_sharing_faults(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):

@@ -12,7 +12,7 @@ _SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")
 
 
 def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Role or a ClusterRole."""
+    """Validate a Role or a ClusterRole."""
     yield from metadata.metadata_faults(role)
     for i, rule in enumerate(role.get("rules") or ()):
         yield from _rule_faults(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
@@ -28,7 +28,7 @@ def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a RoleBinding or a ClusterRoleBinding."""
+    """Validate a RoleBinding or a ClusterRoleBinding."""
     yield from metadata.metadata_faults(binding)
     is_namespaced, role = binding["kind"] == "RoleBinding", binding["roleRef"]
     kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
@@ -45,17 +45,17 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed binding: it goes on binding the same role."""
+    """Validate an update of a binding: its role is immutable."""
     yield from binding_faults(new)
     if new["roleRef"] != old["roleRef"]:
-        remedy = "delete the binding and create it anew"
+        remedy = "delete the binding and recreate it"
         yield faults.invalid("roleRef", new["roleRef"], "cannot change roleRef", remedy)
 
 
 def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """A rule is about resources or about other paths, and says all it must."""
+    """A rule is about resources or about non-resource URLs, and is complete."""
     if not rule["verbs"]:
-        yield faults.required(f"{path}.verbs", "verbs must contain at least one value", "name what may be done")
+        yield faults.required(f"{path}.verbs", "verbs must contain at least one value", "name the allowed verbs")
     urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
     if urls:
         where = f"{path}.nonResourceURLs"

@@ -1,4 +1,4 @@
-"""Rules of ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of LimitRanges, ResourceQuotas and PodDisruptionBudgets. Source: Kubernetes's pkg/apis/core/validation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from batchyard.api.validation.resources import is_extended, resource_name_faults
 _CLAIM: Final = "PersistentVolumeClaim"
 _TYPES: Final = ("Container", "Pod", _CLAIM)
 _FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
-#: Pairs of which the first is at most the second: which is wrong otherwise and how each is called.
+#: Pairs of which the first is at most the second: the field to blame, and the names in the message.
 _ORDERED: Final = (
     ("min", "max", "min", "min value", "max value"),
     ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
@@ -28,12 +28,12 @@ _ORDERED: Final = (
     ("min", "default", "default", "min value", "default value"),
     ("default", "max", "default", "default value", "max value"),
 )
-#: Of these pairs not the field's own value is shown, but the other one.
+#: For these pairs, the message shows the value of the other field.
 _SHOWN: Final = {("min", "default"): "min", ("default", "max"): "max"}
 
 
 def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a LimitRange."""
+    """Validate a LimitRange."""
     yield from metadata.metadata_faults(limit_range)
     seen: dict[str, None] = {}
     for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
@@ -72,7 +72,7 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    """How the amounts of one resource stand to each other."""
+    """The amounts of one resource are consistent."""
     given = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
     for less, more, wrong, first, second in _ORDERED:
         if less in given and more in given and amounts.exceeds(given[less], given[more]):
@@ -114,7 +114,7 @@ _STANDARD: Final = frozenset({*_COMPUTE, *_STORAGE, *_WHOLE})
 _HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
 _BEST_EFFORT: Final = "BestEffort"
 _PRIORITY: Final = "PriorityClass"
-#: Scopes that a Pod is in or not, without further values.
+#: Scopes without values.
 _PLAIN: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
 _SCOPES: Final = (*_PLAIN, _PRIORITY)
 _CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
@@ -126,7 +126,7 @@ _UNSUITED: Final = "unsupported scope applied to resource"
 
 
 def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a ResourceQuota."""
+    """Validate a ResourceQuota."""
     yield from metadata.metadata_faults(quota)
     spec = quota.get("spec") or {}
     hard = spec.get("hard") or {}
@@ -142,7 +142,7 @@ def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed ResourceQuota: its scopes stay."""
+    """Validate an update of a ResourceQuota: its scopes are immutable."""
     yield from resource_quota_faults(new)
     after, before = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
     if sorted(after) != sorted(before):
@@ -154,7 +154,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _name_faults(name: str, path: str) -> Iterator[FieldError]:
-    """What is bounded is something a quota knows, or has a prefix."""
+    """A limited resource is one that quotas support, or has a prefix."""
     remedy = "bound pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch, for example"
     wrong = names.qualified_name(name)
     for message in wrong:
@@ -168,7 +168,7 @@ def _name_faults(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _suits(scope: str, name: str) -> bool:
-    """Whether a scope makes sense for what is bounded."""
+    """Report whether a scope applies to a limited resource."""
     if scope == _BEST_EFFORT:
         return name == "pods"
     return scope not in _SCOPES or name == "pods" or name in _COMPUTE
@@ -237,7 +237,7 @@ _REMEDY: Final = "give a number such as 2, or a share such as 50%"
 
 
 def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a PodDisruptionBudget."""
+    """Validate a PodDisruptionBudget."""
     yield from metadata.metadata_faults(budget)
     spec = budget.get("spec") or {}
     given = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
@@ -253,7 +253,7 @@ def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _share_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """A number that is not negative, or a share of at most all."""
+    """A share is a number that is not negative, or at most 100%."""
     if isinstance(value, int):
         if value < 0:
             yield faults.invalid(path, value, faults.NEGATIVE, _REMEDY)

@@ -1,4 +1,4 @@
-"""Rules of what containers request and are limited to. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of resource requests and limits. Source: Kubernetes's pkg/apis/core/validation."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ _NAMES_REMEDY: Final = f"use {', '.join(_STANDARD)}, hugepages-<size>, or a devi
 
 
 def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Names are of resources a container can have, amounts are valid, requests stay within limits."""
+    """Names are container resources, amounts are valid, requests are within limits."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for field, listed in (("limits", limits), ("requests", requests)):
         for name, value in listed.items():
@@ -32,7 +32,7 @@ def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
 
 
 def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """The same for a pod as a whole, which can have fewer kinds of resources."""
+    """Validate the resources of a pod as a whole, which supports fewer resources."""
     yield from resources_faults(resources, path)
     for field in ("limits", "requests"):
         for name in resources.get(field) or {}:
@@ -42,18 +42,18 @@ def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _is_native(name: str) -> bool:
-    """Whether a resource is Kubernetes's own."""
+    """Report whether a resource is Kubernetes's own."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 @remembered(maxsize=4096)
 def is_extended(name: str) -> bool:
-    """Whether a resource is a device of some vendor, counted in whole numbers."""
+    """Report whether a resource is an extended one, counted in whole numbers."""
     return not _is_native(name) and not name.startswith("requests.") and not names.qualified_name(f"requests.{name}")
 
 
 def _has_hugepages(*listed: Mapping[str, Any]) -> bool:
-    """Whether some list has hugepages."""
+    """Report whether any list has hugepages."""
     return any(name.startswith("hugepages-") for each in listed for name in each)
 
 
@@ -69,7 +69,7 @@ def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
-    """Amounts are not negative; devices are counted in whole numbers."""
+    """Amounts are not negative; extended resources are whole numbers."""
     yield from amounts.amount_faults(value, path)
     amount = amounts.nano(value)
     if amount is not None and amount % 10**9 and is_extended(name):
@@ -77,7 +77,7 @@ def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
 
 
 def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A request is at most its limit; of what cannot be overcommitted it is exactly its limit."""
+    """A request is at most its limit; for resources without overcommit it equals its limit."""
     shared = _is_native(name) and not name.startswith("hugepages-")
     limit = limits.get(name)
     if limit is None:

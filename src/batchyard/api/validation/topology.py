@@ -1,4 +1,4 @@
-"""Rules of Topologies. Source: the rules in Kueue's CRD."""
+"""Rules of Topologies, topology requests and assignments. Source: the rules in Kueue's CRD."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from batchyard.api.well_known import (
 
 # --- queued topology ---
 #
-# Rules of what a pod template's annotations ask of the topology.
+# Rules of the topology annotations of a pod template.
 #
 # Source: Kueue's pkg/controller/jobframework/tas_validation.go at its default feature gates.
 
@@ -32,7 +32,7 @@ _PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
-    """What one pod set asks for, and where it says so."""
+    """The topology request of one pod set, and its path."""
 
     annotations: Annotations
     path: str
@@ -40,7 +40,7 @@ class PodSetTopology:
 
 
 def request_faults(annotations: Annotations, path: str, count: int, *, elastic: bool = False) -> Iterator[FieldError]:
-    """All rules of the annotations of one pod template, of which `count` pods are made."""
+    """Validate the topology annotations of one pod template, of which `count` pods are created."""
     if not any(name.startswith(_PREFIX) for name in annotations):
         return
     yield from _choice_faults(annotations, path)
@@ -58,7 +58,7 @@ def request_faults(annotations: Annotations, path: str, count: int, *, elastic: 
 
 
 def _choice_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """A pod set asks for one of three modes."""
+    """A pod set requests at most one of three modes."""
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
         shown = ", ".join(map(faults.printed, modes))
@@ -75,7 +75,7 @@ def _choice_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
 
 
 def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """A slice has a topology and a size, which the pod set can fill."""
+    """A slice has a topology and a size, at most that of the pod set."""
     value, at = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
@@ -100,7 +100,7 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
 
 
 def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """A group has a name that is no number, and places its pod sets as wholes, not in slices."""
+    """The name of a group is not a number, and its pod sets have no slices."""
     group, at = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group is None:
         return
@@ -115,7 +115,7 @@ def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldErr
 
 
 def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """Slices in several layers: one to three, each named once, each size a divisor of that above."""
+    """Slice layers: one to three, with unique names, and each size a divisor of the one above."""
     text, at = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return
@@ -135,7 +135,7 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
 
 
 def _layer_faults(listed: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
-    """The rules of each layer, and of each with the one above it."""
+    """Validate each layer, and each with the one above it."""
     seen: dict[str, int] = {}
     for i, layer in enumerate(listed):
         at, above = f"{path}[{i}]", listed[i - 1].size if i else None
@@ -155,7 +155,7 @@ def _layer_faults(listed: Sequence[Layer], path: str, count: int) -> Iterator[Fi
 
 
 def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
-    """A group is of two pod sets, one of them of a single pod, which ask for the same topology."""
+    """A group has two pod sets, one of them with a single pod, which request the same topology."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         if POD_SET_GROUP in pod_set.annotations and (
@@ -174,7 +174,7 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
 
 
 def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> Iterator[FieldError]:
-    """The rules of a group's two pod sets together."""
+    """Validate the two pod sets of a group together."""
     if first.count != 1 and second.count != 1:
         message = (
             "can only define groups where at least one pod set has only 1 replica, "
@@ -199,7 +199,7 @@ _PATH: Final = "spec.levels"
 
 
 def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Topology."""
+    """Validate a Topology."""
     yield from metadata.metadata_faults(topology)
     levels = _levels(topology)
     if len(dict.fromkeys(levels)) < len(levels):
@@ -214,7 +214,7 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Topology: levels change only above hostnames."""
+    """Validate an update of a Topology: levels change only above the hostname."""
     yield from topology_faults(new)
     before, after = _levels(old), _levels(new)
     if before != after and not (well_known.HOSTNAME in before[-1:] and well_known.HOSTNAME in after[-1:]):
@@ -225,20 +225,20 @@ def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
 
 
 def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
-    """The node labels of a Topology, from the widest level to the narrowest."""
+    """Return the node labels of a Topology, from the widest level to the narrowest."""
     return [level["nodeLabel"] for level in (topology.get("spec") or {}).get("levels") or ()]
 
 
 # --- topology assignment ---
 #
-# Rules of where the pods of a pod set were placed. Source: the rules in Kueue's Workload CRD.
+# Rules of topology assignments. Source: the rules in Kueue's Workload CRD.
 
 
 _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 
 def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Every slice says, for each of its domains, the value of each level and the number of pods."""
+    """Every slice has, for each of its domains, the value of each level and the number of pods."""
     slices, levels = assignment.get("slices"), assignment.get("levels") or ()
     if slices is None:
         yield faults.required(f"{path}.slices", "", "give the domains of the pods, each with a value for every level")
@@ -251,7 +251,7 @@ def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
 
 
 def _topology_assignment_slice_faults(part: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Values and counts are the same for all domains of the slice, or one is given for each."""
+    """Values and counts are universal, or individual for each domain."""
     count, pods = part["domainCount"], part.get("podCounts") or {}
     if (pods.get("universal") is None) == (pods.get("individual") is None):
         yield faults.broken_rule(f"{path}.podCounts", "object", _ONE_OF_TWO, "give one of universal and individual")

@@ -20,7 +20,7 @@ _TOKEN_SECONDS_MAX: Final = 2**32
 
 
 def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Volumes have names of their own and one source each."""
+    """Volumes have unique names and one source each."""
     seen: dict[str, None] = {}
     for i, volume in enumerate(volumes):
         at, name = f"{path}[{i}]", volume.get("name") or ""
@@ -75,7 +75,7 @@ def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 
 def _item_faults(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Keys become files."""
+    """Items have keys and valid paths."""
     for i, item in enumerate(items):
         at = f"{path}[{i}]"
         if not item.get("key"):
@@ -91,7 +91,7 @@ def _file_faults(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Each source is one of a kind, and no two write the same file."""
+    """Each source has one type, and no two sources write the same file."""
     files: set[str] = set()
     for i, source in enumerate(sources):
         at = f"{path}.sources[{i}]"

@@ -1,4 +1,4 @@
-"""Rules of Workloads: what is asked for. Those of their status are in workload_status.
+"""Rules of Workloads.
 
 Source: Kueue's Workload webhook at its default feature gates, and the rules in its CRD.
 """
@@ -26,7 +26,7 @@ STATUSES: Final = ("True", "False", "Unknown")
 
 
 def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Each type is there once, is a name, and has a status."""
+    """Condition types are unique qualified names, and statuses are valid."""
     seen: dict[str, None] = {}
     for i, condition in enumerate(conditions):
         at, kind = f"{path}[{i}]", condition["type"]
@@ -53,7 +53,7 @@ _RECLAIMABLE: Final = "status.reclaimablePods"
 
 
 def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """All rules of a status; `old` is the Workload before the change, None where it is new."""
+    """Validate a status; `old` is the Workload before the update, None for a new one."""
     status = workload.get("status") or {}
     if is_true(workload, "QuotaReserved"):
         yield from _admission_faults(workload, old)
@@ -69,7 +69,7 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """What was decided stays decided until it is taken back as a whole."""
+    """An admission is immutable until it is removed as a whole."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_faults(new, old)
     status, before = new.get("status") or {}, old["status"]
@@ -82,13 +82,13 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _sizes(workload: Obj) -> dict[str, int]:
-    """Counts by the names of the pod sets."""
+    """Return the counts by the names of the pod sets."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
 
 def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Reserved quota is assigned to each pod set. One that was without before may stay, so that it can be removed."""
+    """Reserved quota has an admission for each pod set. An old Workload without one may be updated, for repairs."""
     admission = workload["status"].get("admission")
     if admission is None:
         was_so = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
@@ -105,7 +105,7 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _assignment_faults(assignment: Obj, sizes: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """An assignment is for a pod set of the spec, and each of its pods uses a whole amount."""
+    """An assignment is for a pod set of the spec, and its usage is a multiple of the count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in sizes:
         yield faults.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(sizes)}")
@@ -119,7 +119,7 @@ def _assignment_faults(assignment: Obj, sizes: Mapping[str, int], path: str) -> 
 
 
 def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Reclaimable pods are pods of the spec; counts left over from before an elastic Workload shrank may stay."""
+    """Reclaimable pods are pods of the spec; counts from before an elastic Workload shrank may stay."""
     reclaimable = (workload.get("status") or {}).get("reclaimablePods") or ()
     sizes = _sizes(workload) if reclaimable else {}
     stale = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
@@ -133,12 +133,12 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
-    """Reclaimable counts by pod set."""
+    """Return the reclaimable counts by pod set."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
 def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Pods given back stay given back, but where an elastic Workload shrank."""
+    """Reclaimable counts do not decrease, except if an elastic Workload shrank."""
     before, after = _reclaimable_counts(old), _reclaimable_counts(new)
     shrunk = _shrunk(new)
     for name, count in after.items():
@@ -151,7 +151,7 @@ def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _shrunk(workload: Obj) -> dict[str, None]:
-    """The pod sets of an elastic Workload that are smaller now than at admission."""
+    """Return the pod sets of an elastic Workload that are smaller now than at admission."""
     admission = (workload.get("status") or {}).get("admission")
     if not admission or not is_elastic(workload):
         return {}
@@ -161,7 +161,7 @@ def _shrunk(workload: Obj) -> dict[str, None]:
 
 
 def _check_faults(check: Obj, sizes: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """An admission check changes pod sets of the spec, with valid labels, annotations and tolerations."""
+    """An admission check updates pod sets of the spec, with valid labels, annotations and tolerations."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         at = f"{path}[{i}]"
         if update["name"] not in sizes:
@@ -173,7 +173,7 @@ def _check_faults(check: Obj, sizes: Mapping[str, int], path: str) -> Iterator[F
 
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """An admission is set or taken back, never changed; only pods find their places in the topology later."""
+    """An admission is set or removed, never changed; only topology assignments may be added later."""
     if new is None or old is None:
         return
     if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _placeless(new), _placeless(old)):
@@ -183,7 +183,7 @@ def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[Field
 
 
 def _placeless(admission: Obj) -> dict[str, Any]:
-    """An admission without the places of its pods."""
+    """Return an admission without topology assignments."""
     assignments: Sequence[Obj] = admission.get("podSetAssignments") or ()
     hidden = ("topologyAssignment", "delayedTopologyRequest")
     kept = [{field: value for field, value in a.items() if field not in hidden} for a in assignments]
@@ -191,7 +191,7 @@ def _placeless(admission: Obj) -> dict[str, Any]:
 
 
 def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
-    """A Workload goes to a cluster that was nominated, once; a slice that replaces another goes where that was."""
+    """A Workload is sent once, to a nominated cluster; a replacement slice is sent to that of the replaced one."""
     after, before = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if after is None or after == before:
         return
@@ -204,7 +204,7 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
 
 # --- admission gates ---
 #
-# Rules of the annotation that holds a Job or Workload back from reserving quota.
+# Rules of the annotation that keeps a Job or Workload from reserving quota.
 #
 # Source: Kueue's pkg/util/webhook.
 
@@ -214,7 +214,7 @@ _REMEDY: Final = "list names such as example.com/gate, each once, with commas be
 
 
 def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Gates are domain-prefixed names, each there once."""
+    """Gates are unique domain-prefixed names."""
     value = _value(obj)
     seen: dict[str, None] = {}
     for gate in _gates(value):
@@ -231,7 +231,7 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Gates are only taken away, for what was let in once is in."""
+    """Gates may only be removed."""
     before, after = _gates(_value(old)), _gates(_value(new))
     if after and not before:
         remedy = "set the annotation when creating the object"
@@ -241,13 +241,13 @@ def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 
 
 def _value(obj: Mapping[str, Any]) -> str:
-    """The annotation, '' if there is none."""
+    """Return the annotation, or ''."""
     annotations = obj["metadata"].get("annotations")
     return annotations.get(well_known.ADMISSION_GATED_BY) or "" if annotations else ""
 
 
 def _gates(value: str) -> list[str]:
-    """The gates of the annotation's value."""
+    """Return the gates in the annotation's value."""
     return [gate.strip() for gate in value.split(",")] if value.strip() else []
 
 
@@ -259,7 +259,7 @@ _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "
 
 
 def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Workload."""
+    """Validate a Workload."""
     yield from metadata.metadata_faults(workload)
     yield from faults.denied_by(_WEBHOOK, _spec_faults(workload))
     if workload.get("status"):
@@ -267,13 +267,13 @@ def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a changed Workload: what quota was reserved for stays."""
+    """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
     yield from metadata.metadata_faults(new)
     yield from faults.denied_by(_WEBHOOK, _change_faults(new, old))
 
 
 def workload_status_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a Workload of which the status alone is changed."""
+    """Validate a status update of a Workload."""
     yield from faults.denied_by(_WEBHOOK, _status_change_faults(new, old))
 
 
@@ -284,7 +284,7 @@ def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What may not become of a Workload."""
+    """Validate the changes of an update."""
     yield from _spec_faults(new)
     yield from _status_change_faults(new, old)
     yield from gate_update_faults(new, old)
@@ -298,7 +298,7 @@ def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[F
 
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What is asked for, and in what order."""
+    """Validate pod sets, priority class and gates."""
     spec = workload.get("spec") or {}
     variable, seen = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
@@ -318,7 +318,7 @@ def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A pod set's counts, labels and requests."""
+    """Validate a pod set's counts, labels and requests."""
     template, least, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if least is not None and least > count:
         message = "minCount should be positive and less or equal to count"
@@ -333,7 +333,7 @@ def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
 
 
 def _requests_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Requests and limits, of containers and of the pod, are amounts of resources other than pods."""
+    """Requests and limits, of containers and of the pod, are valid amounts of resources other than pods."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             if resources := container.get("resources"):
@@ -343,7 +343,7 @@ def _requests_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]
 
 
 def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Requests and limits are not negative, and none of them is called pods."""
+    """Requests and limits are not negative, and no resource is named pods."""
     for field in ("requests", "limits"):
         for name, value in (resources.get(field) or {}).items():
             if name == "pods":
@@ -357,7 +357,7 @@ def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Field
 
 
 def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A slice has a topology and a size, both or neither, and sizes are positive."""
+    """A slice has both topology and size or neither, and sizes are positive."""
     topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if topology is not None and size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
@@ -374,7 +374,7 @@ def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[
 
 
 def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """A priority class is of the kind of its group, and its value is in the Workload."""
+    """The kind of a priority class matches its group, and its value is in the Workload."""
     reference = spec.get("priorityClassRef")
     if reference is None:
         return
@@ -388,7 +388,7 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
-    """While quota is reserved pod sets stay as they are; they may only shrink."""
+    """While quota is reserved, pod sets are immutable, except that they may shrink."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
         yield faults.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
@@ -398,11 +398,11 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
         shrunk = after.get("count", 1) < before.get("count", 1)
         kept = {**before, "count": after.get("count", 1)} if shrunk else before
         if not meaning.is_same(_POD_SET_TYPE, after, kept):
-            yield faults.immutable(f"{_POD_SETS}.{i}", after, remedy)  # as Kueue writes this one path
+            yield faults.immutable(f"{_POD_SETS}.{i}", after, remedy)  # Kueue writes this one path with a dot
 
 
 def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """While quota is reserved only a WorkloadPriorityClass may be swapped for another."""
+    """While quota is reserved, only a WorkloadPriorityClass may be replaced."""
     remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
@@ -417,7 +417,7 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
 
 
 def _kept(new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: object) -> Iterator[FieldError]:
-    """A field of the spec that must not change now."""
+    """A field of the spec is immutable while quota is reserved."""
     before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
     if before != after:
         message = f"{field} is immutable while workload quota reserved"

@@ -1,1 +1,1 @@
-"""Typed views: what decisions need of an object, read once per revision. The objects themselves stay untouched."""
+"""Typed views of objects for controllers, parsed once per revision. The objects stay unchanged."""

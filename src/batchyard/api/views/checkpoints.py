@@ -1,7 +1,7 @@
-"""Checkpoints: what work pods lose that are stopped, and what others go on with, told from when their containers ran.
+"""Simulated checkpoints: the work that stopped pods lose, and the work that their successors resume with.
 
-A job saves its work every so often, as its annotation `batchyard.dev/checkpoint-every` says; without it, it never does.
-What pods saved is kept by their places on the Job, or on the JobSet above; who goes on with it says so in a condition.
+A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. The saved work is stored by
+place on the Job, or on its JobSet. A pod that resumes saved work has the condition Resumed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pod_lifecycle import RUNNING, condition, phase
 from batchyard.base.instant import Duration, Instant, duration_text, parse_duration
 
-#: Of a pod that goes on with the work of an earlier one, or with its own after its containers failed.
+#: The condition of a pod that resumes the work of an earlier pod, or its own after its containers failed.
 RESUMED: Final = "batchyard.dev/Resumed"
 _REASON: Final = "FromCheckpoint"
 _BETWEEN: Final = " of work were done at "
@@ -26,20 +26,20 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Resumption(NamedTuple):
-    """The work a pod goes on with."""
+    """The work that a pod resumes with, and its place."""
 
     place: str
     work: Duration
 
 
 def checkpoint_interval(told: Iterable[Obj | None]) -> Duration | None:
-    """How often a pod saves its work, as the first says that says it: the pod, its Job, the JobSet above."""
+    """Return the checkpoint interval from the first object that has one: the pod, its Job, its JobSet."""
     intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in told if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
 def running_since(pod: Obj) -> Instant | None:
-    """Since when the containers of a pod run; None if they do not."""
+    """Return the time since when the containers of a pod run; None if they do not."""
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
@@ -50,29 +50,29 @@ def running_since(pod: Obj) -> Instant | None:
 
 
 def lost_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """The work that is lost of a pod that runs since then: what it did since its last checkpoint, or all."""
+    """Return the work that a running pod would lose: the time since its last checkpoint, or since its start."""
     done = 0 if started is None else max(0, now - started)
     return done % interval if interval else done
 
 
 def kept_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """The work that is kept of a pod that runs since then: what it did up to its last checkpoint."""
+    """Return the work that a running pod would keep: the time up to its last checkpoint."""
     done = 0 if started is None else max(0, now - started)
     return done - lost_work(started, interval, now)
 
 
-# --- whose work it is ---
+# --- places ---
 
 
 def is_interchangeable(pod: Obj) -> bool:
-    """Whether any other pod of its Job could do its work: it has no completion index."""
+    """Report whether any other pod of the Job could do its work: it has no completion index."""
     return annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
 def place_of(pod: Obj) -> str:
-    """Whose work a pod does: that of its completion index, or of a pod that did it before, or its own.
+    """Return the place of a pod: that of a predecessor, its completion index, or its name.
 
-    In a JobSet, whose Jobs are made anew, with the replicated job and the index of the Job.
+    In a JobSet, whose Jobs are recreated, the place includes the replicated job and the index of the Job.
     """
     resumed = resumption(pod)
     if resumed is not None:
@@ -83,7 +83,7 @@ def place_of(pod: Obj) -> str:
 
 
 def resumption(pod: Obj) -> Resumption | None:
-    """What a pod goes on with; None if it starts from the beginning."""
+    """Return the work that a pod resumes with; None if it starts from the beginning."""
     found = find_condition(pod, RESUMED)
     if found is None:
         return None
@@ -92,13 +92,13 @@ def resumption(pod: Obj) -> Resumption | None:
 
 
 def resumed_work(pod: Obj) -> Duration:
-    """The work that was done before the containers of a pod started."""
+    """Return the work that was done before the containers of a pod started."""
     resumed = resumption(pod)
     return 0 if resumed is None else resumed.work
 
 
 def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
-    """The pod, which goes on with that, or from the beginning; the pod itself if it does so already."""
+    """Return the pod with this resumption, or without one; the pod itself if nothing changes."""
     if resumption(pod) == resumed:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
@@ -108,29 +108,29 @@ def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
     return with_status(pod, {**pod["status"], "conditions": conditions})
 
 
-# --- what is kept of it ---
+# --- saved work ---
 
 
 def saved_work(job: Obj, place: str) -> Duration:
-    """The work that a Job or JobSet keeps for a place."""
+    """Return the work that a Job or JobSet has saved for a place."""
     return _read(saved_places(job).get(place))
 
 
 def most_saved(job: Obj, places: Iterable[str]) -> Resumption | None:
-    """The most work that is kept for one of these places; None if none has any."""
+    """Return the most work saved for any of these places; None if there is none."""
     saved = saved_places(job)
     found = [Resumption(place, work) for place in places if (work := _read(saved.get(place)))]
     return min(found, key=lambda each: (-each.work, each.place), default=None)
 
 
 def saved_places(job: Obj) -> Mapping[str, str]:
-    """By place, the work that a Job or JobSet keeps, as its annotation says it."""
+    """Return the saved work of a Job or JobSet by place, from its annotation."""
     text = annotation(job, well_known.WORK_DONE)
     return _NOTHING if text is None else _decoded(text)
 
 
 def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
-    """The Job or JobSet that keeps so much for a place; itself if it does so already."""
+    """Return the Job or JobSet with this work saved for a place; itself if nothing changes."""
     saved = saved_places(job)
     if _read(saved.get(place)) == work:
         return job
@@ -149,11 +149,11 @@ def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
 
 @lru_cache(maxsize=64)
 def _decoded(text: str) -> Mapping[str, str]:
-    """What such an annotation says; many pods of a job ask at the same time."""
+    """Parse the annotation; cached, because many pods of a job need it at the same time."""
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):
-        return _NOTHING  # somebody else wrote it
+        return _NOTHING  # another client wrote it
 
 
 def _read(text: str | None) -> Duration:

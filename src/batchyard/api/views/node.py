@@ -1,4 +1,4 @@
-"""The view of a Node: what a scheduler reads of it."""
+"""The view of a Node for schedulers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from batchyard.api.views.pod import Taint, taint
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Node."""
+    """A parsed Node."""
 
     name: str
     labels: Mapping[str, str]
-    #: Of all effects, in the order of the object.
+    #: All effects, in the order of the object.
     taints: tuple[Taint, ...]
     unschedulable: bool
-    #: What pods may have of it, as whole numbers by resource; `pods` is how many there may be.
+    #: The allocatable resources as whole numbers; `pods` is the maximum number of pods.
     allocatable: Mapping[str, int]
-    #: Whether its condition Ready is true. What keeps pods off a node that is not ready are its taints.
+    #: Whether its condition Ready is true. Pods are kept off a node that is not ready by its taints.
     ready: bool
 
 
@@ -30,7 +30,7 @@ _views: dict[str, tuple[Obj, NodeView]] = {}
 
 
 def node_view(obj: Obj) -> NodeView:
-    """The view of a Node, made once per object: the last revision of each is remembered."""
+    """Return the view of a Node, parsed once per object; the last revision of each is cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is not None and known[0] is obj:

@@ -1,6 +1,6 @@
-"""Which jobs an object belongs to, one above the other.
+"""Ownership of jobs: the chain of Jobs and JobSets above an object.
 
-Owner references are written by users: they may name what is not there or is another object by now, and go in circles.
+Owner references are written by users: the owner may be missing, another object of the same name, or part of a cycle.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, key_of, label
 
-#: What may be above a pod or a job, and is queued by itself where it names a queue.
+#: The kinds of owners of a pod or job that can be queued by themselves.
 JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
-#: How many of them are looked at, as many as Kueue looks at.
+#: The maximum length of the chain, as in Kueue.
 _LEVELS_MAX: Final = 10
 
 
 def jobs_above(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """The Job or JobSet that controls an object, the one that controls that, and so on, as far as they are there."""
+    """Yield the Job or JobSet that controls an object, then the one that controls that, while they exist."""
     for _ in range(_LEVELS_MAX):
         owner, key = controller_of(obj), job_above(obj)
         above = None if key is None else find(key)
@@ -27,29 +27,29 @@ def jobs_above(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
 
 
 def job_above(obj: Obj) -> Key | None:
-    """The Job or JobSet that controls an object, be it there or gone."""
+    """Return the key of the Job or JobSet that controls an object, whether it exists or not."""
     owner = controller_of(obj)
     key = None if owner is None else owner_key(owner, obj["metadata"].get("namespace") or "")
     return key if key is not None and key.kind in JOB_KINDS else None
 
 
 def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
-    """The key of an owner that an owner reference names."""
+    """Return the key of the owner in an owner reference."""
     group, slash, _ = owner["apiVersion"].partition("/")
     return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
 
 
 class Ancestry(NamedTuple):
-    """What is known of the jobs above a job."""
+    """The known ancestors of a job."""
 
-    #: The topmost one that names a queue, and so is managed.
+    #: The topmost one with a queue name, which is managed by Kueue.
     managed: Key | None
-    #: An owner that is not to be seen: who is above is not known.
+    #: An owner that is not found, so that the ancestors are unknown.
     missing: Key | None = None
 
 
 def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
-    """Who manages a job besides itself.
+    """Return the managed ancestor of a job.
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
@@ -65,11 +65,11 @@ def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
 
 # --- job ---
 #
-# What is asked of a Job's spec in more than one layer.
+# Values of a Job's spec that several layers need.
 
 
 def pods_at_once(spec: Obj) -> int:
-    """How many pods of a Job run at a time: its parallelism, but never more than there are completions to reach."""
+    """Return the number of pods of a Job that run at a time: its parallelism, at most its completions."""
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")
     return parallelism if completions is None else min(parallelism, completions)
@@ -77,14 +77,14 @@ def pods_at_once(spec: Obj) -> int:
 
 # --- namespace ---
 #
-# A Namespace as selectors see it.
+# The labels of a Namespace for selectors.
 
 
-#: The label that each Namespace has.
+#: The label that every Namespace has.
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 def namespace_labels(namespace: Obj) -> Mapping[str, str]:
-    """Its labels; Kubernetes adds its name as one."""
+    """Return the labels of a Namespace, including the label with its name."""
     metadata = namespace["metadata"]
     return {NAME_LABEL: metadata["name"], **(metadata.get("labels") or {})}

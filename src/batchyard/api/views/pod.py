@@ -1,6 +1,6 @@
-"""What a pod template asks for: resources, and where it may run.
+"""The view of a pod template: resource requests and scheduling constraints.
 
-Workloads whose whole lists of pod sets are equal share these views (batchyard.api.views.workload).
+Workloads with equal lists of pod sets share these views (batchyard.api.views.workload).
 Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAffinity and TaintToleration.
 """
 
@@ -15,9 +15,9 @@ from batchyard.base.memoize import remembered
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
-#: Seconds. 68 years are as good as any longer time, and still lie within what can be written.
+#: Seconds. 68 years are as good as any longer time, and the resulting time can still be formatted.
 GRACE_MAX: Final = 2**31 - 1
-#: Seconds that a pod has to end where its user names none.
+#: The default grace period in seconds.
 GRACE_DEFAULT: Final = 30
 _PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
 
@@ -30,12 +30,12 @@ class Taint(NamedTuple):
     effect: str
 
     def __str__(self) -> str:
-        """As Kueue's messages print it."""
+        """The form in Kueue's messages."""
         return f"{{{self.key} {self.value} {self.effect} <nil>}}"
 
 
 class Toleration(NamedTuple):
-    """A pod's toleration; empty key, value and effect are as the API has them."""
+    """A pod's toleration; an empty key, value or effect has the API's meaning."""
 
     key: str
     operator: str
@@ -43,7 +43,7 @@ class Toleration(NamedTuple):
     effect: str
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether this toleration covers the taint."""
+        """Report whether this toleration covers the taint."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -55,37 +55,37 @@ class Toleration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A pod template as decisions see it."""
+    """A parsed pod template."""
 
-    #: What one pod requests, whole numbers by resource, in the order of resource_order.
+    #: The requests of one pod as whole numbers by resource, in the order of resource_order.
     requests: Requests
     node_selector: tuple[tuple[str, str], ...]
-    #: Required node affinity: terms are alternatives, the expressions of a term all hold. None: no restriction.
+    #: Required node affinity: terms are ORed, the expressions of a term ANDed. None: no restriction.
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
-    #: Requests above their limits: (place in the pod spec, resources).
+    #: Requests above their limits: (path in the pod spec, resources).
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @remembered(maxsize=65536)
 def resource_order(resource: str) -> tuple[int, str]:
-    """The sort key in which Kueue goes through the resources of a pod set: FNV-1a hash, then name."""
+    """Return the sort key of Kueue's iteration over the resources of a pod set: FNV-1a hash, then name."""
     return fnv1a_64(resource), resource
 
 
 def grace_period(spec: Mapping[str, Any]) -> int:
-    """Seconds a pod's containers get to stop."""
+    """Return the grace period of a pod in seconds."""
     seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
     return min(seconds, GRACE_MAX)
 
 
 def ordered(requests: Mapping[str, int]) -> Requests:
-    """Requests in the order Kueue goes through them."""
+    """Return requests in the order in which Kueue iterates over them."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
 
 def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
-    """The view of a pod spec."""
+    """Return the view of a pod spec."""
     return PodTemplate(
         requests=ordered({r: max(0, _whole(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
@@ -96,29 +96,29 @@ def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
 
 
 def toleration(obj: Mapping[str, Any]) -> Toleration:
-    """The view of a toleration."""
+    """Return the view of a toleration."""
     return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
 def taint(obj: Mapping[str, Any]) -> Taint:
-    """The view of a taint."""
+    """Return the view of a taint."""
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
 def _whole(resource: str, nano: int) -> int:
-    """Billionths as the whole number that resource counts in, rounded up."""
+    """Convert billionths to the whole number of the resource's unit, rounded up."""
     return -(-nano // (1_000_000 if resource == "cpu" else quantity.NANO))
 
 
 def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
-    """Requests of one container in billionths; a limit stands in for a missing request."""
+    """Return the requests of one container in billionths; a limit replaces a missing request."""
     resources = container.get("resources") or {}
     merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: quantity.parse(value) for name, value in merged.items()}
 
 
 def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
-    """Limits of one container in billionths."""
+    """Return the limits of one container in billionths."""
     return {n: quantity.parse(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
@@ -128,7 +128,7 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What one pod requests, in billionths, its overhead on top."""
+    """Return the requests of one pod in billionths, including its overhead."""
     total = pod_total(spec, container_requests)
     for name, value in (spec.get("overhead") or {}).items():
         total[name] = total.get(name, 0) + quantity.parse(value)
@@ -136,7 +136,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def pod_total(spec: Mapping[str, Any], of_container: Callable[[Mapping[str, Any]], dict[str, int]]) -> dict[str, int]:
-    """What one pod has of requests or limits, in billionths: containers with sidecars, or the largest init step."""
+    """Return total requests or limits of one pod in billionths: containers with sidecars, or the largest init step."""
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         _add(total, of_container(container))
@@ -174,7 +174,7 @@ def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...]
 
 
 def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Where a request exceeds its limit."""
+    """Yield the places where a request exceeds its limit."""
     places = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
     places += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
     if spec.get("resources"):

@@ -1,4 +1,4 @@
-"""The states of a Pod: what its status says, and what others than its kubelet make of it.
+"""The lifecycle of a Pod: its status, and changes of the status by components other than its kubelet.
 
 Source: k8s.io/kubernetes pkg/api/v1/pod (conditions) and k8s.io/api core/v1 (phases, DisruptionTarget and its reasons).
 """
@@ -22,15 +22,15 @@ READY: Final = "Ready"
 SCHEDULED: Final = "PodScheduled"
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 
-#: From this priority on, pods are critical to the system.
+#: The minimum priority of system-critical pods.
 SYSTEM_CRITICAL: Final = 2_000_000_000
 
-#: The time a pod tolerates a taint that none of its tolerations covers.
+#: The time in seconds until eviction if no toleration covers the taint.
 _NOT_TOLERATED: Final = 0
 
 
 class Disruption(NamedTuple):
-    """Why a pod is ended that did no wrong: reason and message of its condition DisruptionTarget."""
+    """The cause of a disruption: reason and message of the condition DisruptionTarget."""
 
     reason: str
     message: str
@@ -43,47 +43,47 @@ BY_KUBELET: Final = Disruption("TerminationByKubelet", "Pod was terminated in re
 
 
 def phase(pod: Obj) -> str:
-    """Its phase; Pending where nobody said anything yet."""
+    """Return the phase of a pod; Pending if it has none yet."""
     return (pod.get("status") or {}).get("phase") or PENDING
 
 
 def is_terminal(pod: Obj) -> bool:
-    """Whether it has ended and will never run again."""
+    """Report whether a pod has Succeeded or Failed."""
     return phase(pod) in {SUCCEEDED, FAILED}
 
 
 def is_terminating(pod: Obj) -> bool:
-    """Whether it was deleted and is on its way out."""
+    """Report whether a pod was deleted and still exists."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def is_gone_but_for_finalizers(pod: Obj) -> bool:
-    """Whether it has ended, was deleted and has no time left: only its finalizers keep the object."""
+    """Report whether only finalizers keep a pod: it has ended, was deleted and has no grace period left."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
 def is_ready(pod: Obj) -> bool:
-    """Whether its condition Ready is true."""
+    """Report whether the condition Ready is true."""
     return is_true(pod, READY)
 
 
 def node_of(pod: Obj) -> str:
-    """The node it is bound to; empty if none."""
+    """Return the node that a pod is bound to, or ''."""
     return pod["spec"].get("nodeName") or ""
 
 
 def priority(pod: Obj) -> int:
-    """Its priority; zero where none was worked out."""
+    """Return the priority of a pod; zero if it has none."""
     return pod["spec"].get("priority") or 0
 
 
 def grace_period(pod: Obj) -> int:
-    """Seconds its containers get to stop."""
+    """Return the grace period of a pod in seconds."""
     return views.grace_period(pod["spec"])
 
 
 def deleted_at(pod: Obj) -> Instant | None:
-    """When its deletion was asked for; its deletionTimestamp lies one grace period later. None: it was not deleted."""
+    """Return the time of the deletion request, one grace period before its deletionTimestamp; None if not deleted."""
     metadata = pod["metadata"]
     until = metadata.get("deletionTimestamp")
     if until is None:
@@ -93,7 +93,7 @@ def deleted_at(pod: Obj) -> Instant | None:
 
 
 def scheduled_at(pod: Obj) -> Instant:
-    """When it came to its node, as far as it tells."""
+    """Return the time when a pod was bound to its node, as far as its status shows."""
     scheduled = find_condition(pod, SCHEDULED)
     if scheduled is not None and scheduled["status"] == "True":
         return parse_time(scheduled["lastTransitionTime"])
@@ -101,10 +101,10 @@ def scheduled_at(pod: Obj) -> Instant:
 
 
 def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """When NoExecute taints of its node drive it out; None: never, since it tolerates them all without end.
+    """Return the time when NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
 
-    The least of the times it tolerates them counts, from when the first came, or from its own coming. An instant in
-    the past means at once. Source: pkg/controller/tainteviction.
+    The shortest toleration counts, from the first taint or from the time of binding. A time in the past means now.
+    Source: pkg/controller/tainteviction.
     """
     seconds: list[int] = []
     tolerations = [(toleration(obj), obj.get("tolerationSeconds")) for obj in pod["spec"].get("tolerations") or ()]
@@ -120,7 +120,7 @@ def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | No
 
 
 def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> Obj:
-    """The pod with this condition, for a reason and with a message; the pod itself if nothing changes."""
+    """Return the pod with this condition, reason and message; the pod itself if nothing changes."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
@@ -134,7 +134,7 @@ def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: 
 def condition(
     kind: str, holds: bool, why: tuple[str, str], old: Mapping[str, Any] | None, now: Instant
 ) -> dict[str, Any]:
-    """A condition as pods have them: empty texts are left out, and time tells of the last change of its status."""
+    """Return a condition of a pod: empty texts are omitted, and the time is that of the last change of its status."""
     status = "True" if holds else "False"
     since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     new: dict[str, Any] = {"type": kind, "status": status, "lastTransitionTime": since}
@@ -147,12 +147,12 @@ def condition(
 
 
 def disrupted(pod: Obj, by: Disruption, now: Instant) -> Obj:
-    """The pod marked as ended for no fault of its own: podFailurePolicy of its Job may ignore that."""
+    """Return the pod with the condition DisruptionTarget, which the podFailurePolicy of its Job may ignore."""
     return with_condition(pod, DISRUPTION_TARGET, True, by, now)
 
 
 def not_ready(pod: Obj, now: Instant) -> Obj:
-    """The pod told to be not ready, as for one whose node is not heard of; its other words are left alone."""
+    """Return the pod with Ready set to False, as for an unreachable node; reason and message stay unchanged."""
     ready = find_condition(pod, READY)
     if ready is None:
         return pod
@@ -160,7 +160,7 @@ def not_ready(pod: Obj, now: Instant) -> Obj:
 
 
 def failed(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
-    """The pod declared failed by somebody else than its kubelet; one that has ended stays as it is."""
+    """Return the pod marked as failed by another component than its kubelet; an ended pod stays unchanged."""
     if is_terminal(pod):
         return pod
     marked = pod if by is None else disrupted(pod, by, now)

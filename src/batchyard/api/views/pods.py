@@ -1,8 +1,8 @@
-"""The view of a Pod: what it asks of a node and of its neighbours, and where in its life it stands.
+"""The view of a Pod: its scheduling constraints and its state.
 
-Pods of equal content share what they ask for (PodShape), as the pods of one Job do. Sources: kube-scheduler's
+Pods with equal content share the constraints (PodShape), as the pods of one Job do. Sources: kube-scheduler's
 framework/types.go (PodInfo, AffinityTerm) and its plugins; k8s.io/component-helpers nodeaffinity; Kubernetes'
-pkg/registry/core/pod for what matchLabelKeys become.
+pkg/registry/core/pod for matchLabelKeys.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from batchyard.api.views.pod import Requests, Toleration, pod_template
 from batchyard.base.instant import Instant
 
 PODS: Final = "pods"
-"""The resource of which each pod takes one."""
+"""The resource of which each pod uses one."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 _LABELS_NONE: Final[Mapping[str, str]] = {}
 _TERMINAL: Final = ("Succeeded", "Failed")
-#: What scores assume of a container that requests no cpu or memory: 100m and 200 MiB.
+#: The requests that scoring assumes for a container without any: 100m cpu and 200 MiB.
 _CPU_ASSUMED: Final = "100m"
 _MEMORY_ASSUMED: Final = "200Mi"
 _MEMO_MAX: Final = 16384
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeTerm(NamedTuple):
-    """A term of a node selector: all its expressions hold, on labels and on fields."""
+    """A term of a node selector: all its expressions on labels and on fields must hold."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
@@ -47,17 +47,17 @@ class Preference(NamedTuple):
 
 
 class PodTerm(NamedTuple):
-    """A term of pod affinity or anti-affinity: which pods, in which namespaces, how near."""
+    """A term of pod affinity or anti-affinity: the pods, their namespaces, and the topology key."""
 
     topology_key: str
     #: None selects no pod.
     selector: Selector | None
     namespaces: tuple[str, ...]
-    #: Namespaces beside those listed, by their labels; None: none.
+    #: Additional namespaces by their labels; None: none.
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Whether a pod is meant. `namespaces` are the labels of the namespaces."""
+        """Report whether the term selects a pod. `namespaces` are the labels of the namespaces."""
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _LABELS_NONE))
@@ -87,7 +87,7 @@ class SpreadRule(NamedTuple):
 
 
 class HostPort(NamedTuple):
-    """A port that a pod takes of its node."""
+    """A host port of a pod."""
 
     ip: str
     protocol: str
@@ -96,10 +96,10 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """What a pod asks of the node itself, whatever runs there."""
+    """The node constraints of a pod, independent of other pods."""
 
     node_selector: tuple[tuple[str, str], ...]
-    #: Alternatives; None: no restriction.
+    #: Terms, which are ORed; None: no restriction.
     affinity: tuple[NodeTerm, ...] | None
     preferences: tuple[Preference, ...]
     tolerations: tuple[Toleration, ...]
@@ -107,15 +107,15 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodShape:
-    """What a pod asks for; pods of equal content share one."""
+    """The scheduling constraints of a pod; pods with equal content share one."""
 
-    #: Whole numbers by resource, none of them zero, `pods` first.
+    #: Whole numbers by resource, without zeros, `pods` first.
     requests: Requests
     cpu: int
     memory: int
-    #: Of GPUs that are shared, in thousandths.
+    #: Thousandths of shared GPUs.
     gpu_milli: int
-    #: cpu (thousandths) and memory as scores count them: containers without requests count for a little.
+    #: cpu (thousandths) and memory for scoring: containers without requests count with a default.
     scored_cpu: int
     scored_memory: int
     rules: NodeRules
@@ -124,13 +124,13 @@ class PodShape:
     anti_affinity: tuple[PodTerm, ...]
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
-    #: Whether it matters for where it fits where other pods are, by its own terms.
+    #: Whether its own terms make its placement depend on other pods.
     minds_pods: bool
 
 
 @dataclass(slots=True, init=False, eq=False)
 class PodView:
-    """A Pod as decisions see it."""
+    """A parsed Pod."""
 
     key: str
     namespace: str
@@ -138,35 +138,35 @@ class PodView:
     uid: str
     labels: Mapping[str, str]
     shape: PodShape
-    #: Those of the shape.
+    #: The requests of the shape.
     requests: Requests
-    #: Where it is bound to; '' if nowhere.
+    #: The node that it is bound to, or ''.
     node_name: str
-    #: The numbers of the GPUs it has there, if it asked for thousandths.
+    #: The indices of its GPUs on the node, if it requested thousandths.
     gpus: tuple[int, ...]
-    #: Where it is to go once others have left; '' if nowhere.
+    #: The nominated node, where victims still have to leave, or ''.
     nominated: str
     phase: str
     priority: int
     may_preempt: bool
-    #: It has scheduling gates: it is not to be placed yet.
+    #: It has scheduling gates, so it must not be scheduled yet.
     gated: bool
-    #: All pods of a gang are placed together; '' if it is in none.
+    #: The pods of a gang are placed together; '' if it is in none.
     gang: str
     deleting: bool
-    #: It is on its way out to make room for a pod of higher priority.
+    #: It is terminating to make room for a pod of higher priority.
     preempted: bool
     created: Instant
     #: When the kubelet first saw it; None if it has not.
     started: Instant | None
-    #: The reason of its condition PodScheduled=False; '' if it has none.
+    #: The reason of its condition PodScheduled=False, or ''.
     unscheduled: str
-    #: Why it was not placed when that was tried last; '' if it never failed.
+    #: The message of the last failed scheduling attempt, or ''.
     unplaced: str
     scheduler: str
 
     def __init__(self, obj: Obj, before: "PodView | None" = None) -> None:
-        """Read an object. `before` is the view of another revision of the same pod with equal labels and spec."""
+        """Parse an object. `before` is the view of another revision of the same pod with equal labels and spec."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NOTHING
         self.labels = metadata.get("labels") or _LABELS_NONE
         if before is None:
@@ -188,27 +188,27 @@ class PodView:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has ended, and takes nothing of its node any more."""
+        """Whether it has ended, and uses no resources of its node."""
         return self.phase in _TERMINAL
 
     @property
     def awaits_node(self) -> bool:
-        """Whether it is for a scheduler to place, if nothing gates it."""
+        """Whether it waits for a scheduler, unless it is gated."""
         return not self.node_name and not self.deleting and self.phase not in _TERMINAL
 
     @property
     def node_selector(self) -> tuple[tuple[str, str], ...]:
-        """Labels that its node must have."""
+        """The labels that its node must have."""
         return self.shape.rules.node_selector
 
     @property
     def affinity(self) -> tuple[NodeTerm, ...] | None:
-        """Its required node affinity: alternatives; None: no restriction."""
+        """Its required node affinity: terms are ORed; None: no restriction."""
         return self.shape.rules.affinity
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """The taints it tolerates."""
+        """Its tolerations."""
         return self.shape.rules.tolerations
 
     def _read_spec(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -233,7 +233,7 @@ _views: dict[str, tuple[Obj, PodView]] = {}
 
 
 def pod_view(obj: Obj) -> PodView:
-    """The view of a Pod, made once per object: the last revision of each is remembered."""
+    """Return the view of a Pod, parsed once per object; the last revision of each is cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is not None and known[0] is obj:
@@ -252,7 +252,7 @@ def forget_pod_view(uid: str) -> None:
 
 
 def _asks_the_same(new: Obj, old: Obj) -> bool:
-    """Whether the parts of a revision that fix the shape are the very objects of another one."""
+    """Report whether two revisions share the objects that determine the shape."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -260,7 +260,7 @@ def _asks_the_same(new: Obj, old: Obj) -> bool:
 
 
 def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """The gang of a pod: its Workload's pods, told by the uid of the JobSet or Job above them."""
+    """Return the gang of a pod: the pods of its Workload, identified by the uid of their JobSet or Job."""
     workload = (metadata.get("annotations") or _LABELS_NONE).get(well_known.WORKLOAD)
     if not workload:
         return ""
@@ -268,13 +268,13 @@ def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
 
 
 def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """What the annotation says; nothing if it is none of ours."""
+    """Parse the GPU index annotation; empty if it is malformed."""
     parts = (metadata.get("annotations") or _LABELS_NONE).get(well_known.GPU_INDEX, "").split(",")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    """The reason of PodScheduled=False, and the message if that reason is Unschedulable."""
+    """Return the reason of PodScheduled=False, and its message if the reason is Unschedulable."""
     condition = find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -288,7 +288,7 @@ def _is_preempted(status: Mapping[str, Any]) -> bool:
 
 
 def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """The shape of a pod, shared by all of equal content."""
+    """Return the shape of a pod, shared by all pods with equal content."""
     content = _encode(_content(spec, namespace, labels))
     known = _shapes.get(content)
     if known is None:
@@ -299,7 +299,7 @@ def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
 
 
 def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """What of a pod fixes its shape: of the labels only those that matchLabelKeys name."""
+    """Return the fields that determine the shape; of the labels only those named by matchLabelKeys."""
     affinity, spread = spec.get("affinity") or _NOTHING, spec.get("topologySpreadConstraints") or ()
     content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
@@ -317,7 +317,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """All terms of pod affinity or anti-affinity, required and preferred."""
+    """Return all terms of pod affinity or anti-affinity, required and preferred."""
     part = affinity.get(kind) or _NOTHING
     return [
         *(part.get(well_known.REQUIRED) or ()),
@@ -355,7 +355,7 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
 
 
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with the requests that scores assume where a container makes none."""
+    """Return the spec with the requests that scoring assumes for containers without any."""
     filled = {
         kind: [_with_assumed(c) for c in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")
@@ -402,7 +402,7 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """A term; without namespaces it means the pod's own."""
+    """Return a term; without namespaces it applies to the pod's own."""
     listed, selected = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
     if not listed and selected is None:
         listed = (namespace,)
@@ -410,7 +410,7 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
 
 
 def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
-    """The label selector, with the pod's own values of the keys that must match or differ."""
+    """Return the label selector, with the pod's own values of matchLabelKeys and mismatchLabelKeys."""
     own = selector(obj.get("labelSelector"))
     if own is None:
         return None
@@ -439,7 +439,7 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 
 
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
-    """The ports of the node that containers take; on the node's own network each port is one of the node."""
+    """Yield the host ports of containers; on the host network each port is a host port."""
     on_host = bool(spec.get("hostNetwork"))
     restartable = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
     for container in (*restartable, *(spec.get("containers") or ())):

@@ -1,4 +1,7 @@
-"""The views of ClusterQueues, Cohorts and LocalQueues. Quantities are whole numbers, weights as Kueue reads them."""
+"""The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
+
+Quantities are whole numbers; weights are parsed as in Kueue.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from batchyard.api.views.pod import Taint, Toleration, taint, toleration
 
 
 class Quota(NamedTuple):
-    """One resource's quota in one flavor; None means no limit."""
+    """The quota of one resource in one flavor; None means no limit."""
 
     flavor: str
     resource: str
@@ -22,7 +25,7 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """Resources that always come from the same flavor, and the flavors in the order they are tried."""
+    """Resources that always use the same flavor, and the flavors in the order in which they are tried."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
@@ -31,7 +34,7 @@ class ResourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Whom a ClusterQueue's Workloads may preempt."""
+    """The preemption policy of a ClusterQueue."""
 
     within_cluster_queue: str = "Never"
     reclaim_within_cohort: str = "Never"
@@ -41,13 +44,13 @@ class Preemption:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether there is anybody they may preempt."""
+        """Whether any preemption is allowed."""
         return self.within_cluster_queue != "Never" or self.reclaim_within_cohort != "Never"
 
 
 @dataclass(frozen=True, slots=True)
 class Fungibility:
-    """When the search through the flavors may stop."""
+    """When the search through the flavors stops."""
 
     try_next_when_borrowing: bool = False
     try_next_when_preempting: bool = True
@@ -55,7 +58,7 @@ class Fungibility:
 
 
 class CheckRule(NamedTuple):
-    """An AdmissionCheck that a ClusterQueue asks for, and the flavors whose users need it."""
+    """An AdmissionCheck of a ClusterQueue, and the flavors that it applies to."""
 
     name: str
     flavors: tuple[str, ...]
@@ -63,7 +66,7 @@ class CheckRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueueView:
-    """A ClusterQueue's spec."""
+    """The spec of a ClusterQueue."""
 
     name: str
     cohort: str
@@ -84,13 +87,13 @@ class ClusterQueueView:
 
     @property
     def flavors(self) -> tuple[str, ...]:
-        """All flavors it gives, group by group."""
+        """All its flavors, group by group."""
         return tuple([flavor for group in self.groups for flavor in group.flavors])
 
 
 @dataclass(frozen=True, slots=True)
 class CohortView:
-    """A Cohort's spec."""
+    """The spec of a Cohort."""
 
     name: str
     parent: str
@@ -100,7 +103,7 @@ class CohortView:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueueView:
-    """A LocalQueue's spec."""
+    """The spec of a LocalQueue."""
 
     key: str
     cluster_queue: str
@@ -108,7 +111,7 @@ class LocalQueueView:
 
 
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
-    """The view of a ClusterQueue."""
+    """Return the view of a ClusterQueue."""
     spec = obj.get("spec") or {}
     groups = _groups(spec)
     return ClusterQueueView(
@@ -126,13 +129,13 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
 
 
 def cohort_view(obj: Obj) -> CohortView:
-    """The view of a Cohort."""
+    """Return the view of a Cohort."""
     spec = obj.get("spec") or {}
     return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
-    """The view of a LocalQueue."""
+    """Return the view of a LocalQueue."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = f"{metadata.get('namespace', '')}/{metadata['name']}"
     return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
@@ -169,7 +172,7 @@ def _limit(resource: Mapping[str, Any], field: str) -> int | None:
 
 
 def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[CheckRule]:
-    """The checks; one that names no flavors is for all of them."""
+    """Return the checks; one without flavors applies to all of them."""
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     every = tuple(flavor for group in groups for flavor in group.flavors)
     return [CheckRule(check["name"], tuple(check.get("onFlavors") or every)) for check in checks]
@@ -208,7 +211,7 @@ _SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A ResourceFlavor: the labels and taints of its nodes, the tolerations it brings along."""
+    """A ResourceFlavor: the labels and taints of its nodes, and the tolerations that it adds."""
 
     name: str
     labels: Mapping[str, str]
@@ -218,7 +221,7 @@ class Flavor:
 
 
 def flavor_view(obj: Obj) -> Flavor:
-    """The view of a ResourceFlavor."""
+    """Return the view of a ResourceFlavor."""
     spec = obj.get("spec") or {}
     taints = map(taint, spec.get("nodeTaints") or ())
     return Flavor(

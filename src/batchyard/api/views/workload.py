@@ -1,4 +1,4 @@
-"""The view of a Workload: what it asks for, what it holds, and where in its life it stands.
+"""The view of a Workload: its requests, its admission and its state.
 
 Sources: Kueue's pkg/workload (Info, totalRequestsFromPodSets, totalRequestsFromAdmission, computeSchedulingHash).
 """
@@ -14,14 +14,15 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.pod import PodTemplate, Requests, ordered, pod_template
 from batchyard.base.instant import Instant
 
-#: Equal shapes are decided alike: Kueue's scheduling equivalence.
+#: The scheduling equivalence class in Kueue: equal shapes get equal decisions.
 Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
 PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 _NO_STATUS: Final[Obj] = {}
 _BOOST_LENGTH_MAX: Final = 11
 _FAILED: Final = ("Retry", "Rejected")
-#: Admissions of equal pod sets are alike; pod sets of Jobs differ by the labels that name their Job.
+#: The cache of admissions by pod sets: admissions of equal pod sets repeat; pod sets of Jobs differ by labels with the
+#: Job's name.
 _HOLDINGS_MAX: Final = 16384
 _CONTENTS_MAX: Final = 1024
 _VALUES_MAX: Final = 4096
@@ -45,7 +46,7 @@ class PodSet:
 
 
 class Holding(NamedTuple):
-    """What a Workload holds for one pod set: the flavor of each resource and the amounts used."""
+    """The admission of one pod set: the flavor of each resource and the usage."""
 
     name: str
     pods: int
@@ -55,7 +56,7 @@ class Holding(NamedTuple):
 
 @dataclass(slots=True, init=False, eq=False)
 class WorkloadView:
-    """A Workload as decisions see it."""
+    """A parsed Workload."""
 
     key: str
     namespace: str
@@ -63,21 +64,21 @@ class WorkloadView:
     uid: str
     job_uid: str
     queue: str
-    #: With the boost.
+    #: Including the boost.
     priority: int
-    #: What a Budget adds to it.
+    #: The priority boost of a Budget.
     boost: int
     created: Instant
-    #: When its turn began: creation, or the eviction for an admission check or unready pods.
+    #: The queue order timestamp: creation, or the eviction for an admission check or PodsReady.
     queued: Instant
-    #: Since when it has been waiting for quota: creation, or when it was last put back in its queue.
+    #: When it started waiting for quota: creation, or the last requeue.
     waiting_since: Instant
     generation: int
     active: bool
     pod_sets: tuple[PodSet, ...]
     #: The indices of pod sets that must get the same flavors, in order of their first.
     pod_set_groups: tuple[tuple[int, ...], ...]
-    #: Pods still to account for in each pod set: count less the reclaimable ones.
+    #: The pods of each pod set that need quota: count minus reclaimable pods.
     counts: tuple[int, ...]
     shape: Shape
     finished: bool
@@ -85,14 +86,14 @@ class WorkloadView:
     admitted: bool
     evicted: bool
     pods_ready: bool
-    #: An admission check said no, or that it be tried again.
+    #: An admission check is Rejected or Retry.
     has_failed_check: bool
-    #: It may stand in a queue.
+    #: It may be in a queue.
     admissible: bool
     #: A Requeued=False condition, or a time before which it must not be tried.
     requeue_blocked: bool
     requeue_at: Instant | None
-    #: Why it has no quota: the reason of QuotaReserved=False; None if nobody has said.
+    #: Why it is pending: the reason of QuotaReserved=False; None if it has none.
     waits_for: str | None
     #: It is about to be deactivated.
     deactivation_target: bool
@@ -101,7 +102,7 @@ class WorkloadView:
     holdings: tuple[Holding, ...]
     #: Some pod set has requests above its limits.
     over_limit: bool
-    #: Why its pods would be refused by LimitRanges, as far as somebody has looked; '' if they would not.
+    #: Why LimitRanges would reject its pods, if that was checked; '' if they would not.
     out_of_bounds: str
     #: Some pod set may run with fewer pods.
     can_be_partially_admitted: bool
@@ -109,7 +110,7 @@ class WorkloadView:
     _shared: "_PodSets"
 
     def __init__(self, obj: Obj, before: "WorkloadView | None" = None) -> None:
-        """Read an object. `before` is the view of another revision of it with the same spec, if there is one."""
+        """Parse an object. `before` is the view of another revision with the same spec, if there is one."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
@@ -169,7 +170,7 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """The view of a Workload, made once per object: the two last revisions of each are remembered."""
+    """Return the view of a Workload, parsed once per object; the last two revisions of each are cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is None:
@@ -194,7 +195,7 @@ def forget_workload_view(uid: str) -> None:
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """The view of a Workload that keeps its place in the queue when its pods were not ready in time."""
+    """Return the view of a Workload that keeps its queue position after an eviction for PodsReady."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_timed_out(obj):
         return view
@@ -208,7 +209,7 @@ def _has_timed_out(obj: Obj) -> bool:
 
 
 def _boost(metadata: Mapping[str, Any]) -> int:
-    """What is added to its priority; nothing where that is no number."""
+    """Return the priority boost; 0 if the annotation is not an integer."""
     notes = metadata.get("annotations")
     text = notes.get(well_known.PRIORITY_BOOST) if notes else None
     if not text or len(text) > _BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
@@ -232,7 +233,7 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
 
 
 class _PodSets:
-    """The pod sets of a Workload, shared by all of equal value, and what Workloads hold for them."""
+    """The pod sets of a Workload, shared by all with equal values, and their cached admissions."""
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -246,7 +247,7 @@ class _PodSets:
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
     def holdings_of(self, admission: Mapping[str, Any], counts: tuple[int, ...]) -> tuple[Holding, ...]:
-        """What an admission holds, scaled down by pods that are done. A partial admission keeps its count."""
+        """Return the holdings of an admission, scaled down by reclaimable pods. A partial admission keeps its count."""
         assignments = admission.get("podSetAssignments") or ()
         question = _encode(assignments), counts
         known = self._holdings.get(question)
@@ -271,7 +272,7 @@ def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _PodSets:
 
 
 def _shared_pod_sets(made: _PodSets) -> _PodSets:
-    """The pod sets of equal value that other Workloads have already, or these."""
+    """Return the shared pod sets with equal values, or these."""
     if len(_pod_sets_by_value) >= _VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((made.shape, made.pod_sets), made)
@@ -296,7 +297,7 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
 
 
 def _shape(obj: Mapping[str, Any]) -> list[Any]:
-    """What of a pod set bears on decisions; images, commands and the like do not."""
+    """Return the fields of a pod set that affect scheduling; images, commands and others do not."""
     spec = (obj.get("template") or {}).get("spec") or {}
     fields = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "priority", "topologySpreadConstraints")
     return [
