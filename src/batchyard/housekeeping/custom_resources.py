@@ -51,7 +51,7 @@ class CustomResourceDefinitions:
         self._leaving: dict[str, Key] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a changed definition, those that may wait for a deleted one's names, or the owner of a deleted object."""
+        """Return a changed definition, those that may wait for freed names, or that of a deleted object."""
         key = event.key
         if key.kind != DEFINITION:
             leaving = self._leaving.get(key.kind)

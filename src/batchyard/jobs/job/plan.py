@@ -71,7 +71,7 @@ def _started(state: Standing, now: Instant) -> Instant | None:
 
 
 def _change(state: Standing, verdict: Verdict | None, failures: Iterable[Instant], now: Instant) -> Scaling:
-    """Return the change of pods. Those deleted with a failing Job count as failures; those of a successful one do not."""
+    """Return the change of pods. Those deleted by a failing Job count as failures; others do not."""
     if verdict is not None:
         return Scaling(dismiss=state.active) if verdict.succeeded else Scaling(delete=state.active)
     return Scaling() if state.leaving else scaling(state, failures, now)

@@ -215,7 +215,7 @@ def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | N
 
 
 def _says_more(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Report whether a change affects fields that are read here. Most changes are of counts and statuses, and do not."""
+    """Report whether a change affects fields that are read here. Most changes are counts and statuses."""
     return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
 
 
