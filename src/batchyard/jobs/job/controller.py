@@ -89,7 +89,7 @@ def is_selected(pod: Obj, job: Obj) -> bool:
 
 
 def may_be_strayed(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether a pod's labels may no longer match its Job; false if they are the ones of all its pods."""
+    """Report whether a pod's labels may not match its Job: they changed, or a new pod lacks the Job's uid label."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid

@@ -28,8 +28,7 @@ _PREFIX_MAX: Final = 58
 def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int, now: Instant) -> list[Obj]:
     """Build the pods to create, with names not in `taken`. `came` is the number of pods that the Job has had so far.
 
-    They have names in addition to the prefixes from which the API server would generate names, so that the Events of
-    their creation can contain the names.
+    Each has a full name besides its `generateName` prefix, so that the Event of its creation can contain the name.
     """
     if not wanted:
         return []
