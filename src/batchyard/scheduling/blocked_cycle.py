@@ -5,7 +5,9 @@ Once the pods are ready, or their Workloads released their quota, it admits that
 the entries behind it. The next admission blocks in the same way. Here the remaining admissions and preemptions are
 kept, and no cycle runs before they are applied.
 
-An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or its queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts it afterwards.
+An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or its
+queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts it
+afterwards.
 
 After a restart the entry is recognized by its condition (WaitingForPodsReady): the first cycle decides only about it.
 Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.

@@ -1,6 +1,7 @@
 """Resource-in-use finalizer: set on creation, and removed when the object is being deleted and is no longer used.
 
-A ClusterQueue is used by Workloads with quota in it. A ResourceFlavor or AdmissionCheck is used by ClusterQueues that reference it, and a Topology by ResourceFlavors. Sources: Kueue's pkg/controller/core (clusterqueue_controller,
+A ClusterQueue is used by Workloads with quota in it. A ResourceFlavor or AdmissionCheck is used by ClusterQueues that
+reference it, and a Topology by ResourceFlavors. Sources: Kueue's pkg/controller/core (clusterqueue_controller,
 resourceflavor_controller, admissioncheck_controller), pkg/controller/tas/topology_controller.
 """
 
