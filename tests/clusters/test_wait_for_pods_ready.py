@@ -133,7 +133,7 @@ def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
 def test_who_asks_why_is_told_until_when_it_is_held_back() -> None:
     waits = "{timeout: 5m, requeuingStrategy: {backoffBaseSeconds: 60, backoffMaxSeconds: 120}}"
     limit, told = why(330, waits, "wide", job("wide", 2))
-    assert (limit, told) == ("backoff", "it was put back, and is tried again at 2026-01-01T00:06:00Z")
+    assert (limit, told) == ("backoff", "it was requeued with backoff until 2026-01-01T00:06:00Z")
 
 
 def test_who_asks_why_is_told_of_the_gate() -> None:

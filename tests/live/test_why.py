@@ -88,7 +88,7 @@ def test_a_change_that_is_applied_as_it_is_told_admits(platform: Running) -> Non
 
 def test_the_table_is_plain_text_and_a_queue_can_be_asked(platform: Running) -> None:
     done = asked(platform, "clusterqueue/strict-queue")
-    assert done.stdout.startswith("ClusterQueue strict-queue: Active\n2 wait; at the front strict/job-large-")
+    assert done.stdout.startswith("ClusterQueue strict-queue: Active\n2 pending; at the head strict/job-large-")
 
 
 def test_what_is_not_there_is_told_with_what_is(platform: Running) -> None:

@@ -1,1 +1,1 @@
-"""Kueue's admission check that asks for capacity: one ProvisioningRequest at a time for each Workload and check."""
+"""Provisioning admission check of Kueue: one ProvisioningRequest at a time for each Workload and check."""

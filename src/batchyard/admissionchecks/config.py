@@ -1,4 +1,4 @@
-"""What an AdmissionCheck says of its ProvisioningRequests: the ProvisioningRequestConfig it names.
+"""ProvisioningRequestConfig of an AdmissionCheck.
 
 Source: Kueue's apis/kueue/v1beta2 (its defaults included) and pkg/util/admissioncheck.
 """
@@ -22,7 +22,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class NodeSelectorUpdate(NamedTuple):
-    """A key of the node selector of pods, and the detail of the request that gives its value."""
+    """A node selector key, and the detail of the request that gives its value."""
 
     key: str
     detail: str
@@ -30,11 +30,11 @@ class NodeSelectorUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A ProvisioningRequestConfig."""
+    """The values of a ProvisioningRequestConfig."""
 
     class_name: str
     parameters: Mapping[str, str]
-    #: Pod sets that ask for none of these need no capacity; empty: all need it.
+    #: Pod sets that request none of these need no capacity; if empty, all pod sets need it.
     managed_resources: tuple[str, ...]
     retries_max: int
     backoff_base: Duration
@@ -45,13 +45,13 @@ class Config:
 
 
 class Missing(NamedTuple):
-    """Why there is no config, in Kueue's words."""
+    """Why the config cannot be used, in Kueue's words."""
 
     message: str
 
 
 def find_config(check: Obj, reader: Reader) -> Config | Missing:
-    """The config that an AdmissionCheck names."""
+    """Return the config of an AdmissionCheck, or why there is none."""
     name = config_name(check)
     if isinstance(name, Missing):
         return name
@@ -62,7 +62,7 @@ def find_config(check: Obj, reader: Reader) -> Config | Missing:
 
 
 def config_name(check: Obj) -> str | Missing:
-    """The name of the config an AdmissionCheck is to have."""
+    """Return the name of the config of an AdmissionCheck, or why there is none."""
     reference = check["spec"].get("parameters")
     if reference is None:
         return Missing("missing parameters reference")
@@ -93,35 +93,35 @@ def _config(spec: Mapping[str, Any]) -> Config:
 
 # --- users ---
 #
-# Who is concerned when a check or its config changes: an index that the same watch events would build again.
+# Indexes of the AdmissionChecks and Workloads affected by a change of a config or check, built only from watch events.
 
 
 class ConfigUsers:
-    """Which AdmissionChecks name which config."""
+    """AdmissionChecks by config."""
 
     def __init__(self) -> None:
         self._checks: dict[str, dict[str, None]] = {}
 
     def note(self, event: WatchEvent) -> None:
-        """Take note of a change of an AdmissionCheck."""
+        """Process a change of an AdmissionCheck."""
         name, before, after = event.key.name, _config_of(event.old), _config_of(_now(event))
         if before != after:
             self._checks.get(before, {}).pop(name, None)
         self._checks.setdefault(after, {})[name] = None
 
     def of(self, config: str) -> Iterable[str]:
-        """The checks that name a config."""
+        """Return the checks that reference a config."""
         return list(self._checks.get(config, ()))
 
 
 class CheckUsers:
-    """Which Workloads have which check."""
+    """Workloads by AdmissionCheck."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def note(self, event: WatchEvent) -> bool:
-        """Take note of a change of a Workload; whether it has checks, or had."""
+        """Process a change of a Workload. Return whether it has or had checks."""
         before, after = _checks_of(event.old), _checks_of(_now(event))
         if not (before or after):
             return False
@@ -133,12 +133,12 @@ class CheckUsers:
         return True
 
     def of(self, check: str) -> Iterable[Key]:
-        """The Workloads that have a check."""
+        """Return the Workloads that have a check."""
         return list(self._workloads.get(check, ()))
 
 
 def owners_of(obj: Obj) -> list[Key]:
-    """The Workloads an object belongs to."""
+    """Return the Workloads that own an object."""
     namespace = obj["metadata"].get("namespace", "")
     owners = obj["metadata"].get("ownerReferences") or ()
     return [Key(scheme.WORKLOAD, namespace, owner["name"]) for owner in owners if owner["kind"] == "Workload"]
@@ -149,7 +149,7 @@ def _now(event: WatchEvent) -> Obj | None:
 
 
 def _config_of(check: Obj | None) -> str:
-    """The config an AdmissionCheck names; '' for none."""
+    """Return the config name of an AdmissionCheck; '' if it has none."""
     name = "" if check is None else config_name(check)
     return "" if isinstance(name, Missing) else name
 
@@ -161,13 +161,13 @@ def _checks_of(workload: Obj | None) -> Sequence[str]:
 
 # --- checks ---
 #
-# Tells whether the AdmissionChecks of the provisioning controller can be answered: whether their config is there.
+# Maintains the Active condition of the provisioning controller's AdmissionChecks: whether their config exists.
 #
 # Source: admissioncheck_reconciler.go beside Kueue's provisioning controller.
 
 
 class ProvisioningChecks:
-    """Keeps the Active condition of these AdmissionChecks."""
+    """Maintains the Active condition of these AdmissionChecks."""
 
     name = "provisioning-checks"
     rank = 0
@@ -177,14 +177,14 @@ class ProvisioningChecks:
         self._users = ConfigUsers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The check; all that name a config."""
+        """Return the check, or all checks that reference a config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [Key(scheme.ADMISSION_CHECK, "", name) for name in self._users.of(event.key.name)]
         self._users.note(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Say whether the check is active; why not is said once."""
+        """Update the Active condition; the message changes only together with the status."""
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING:
             return Outcome()

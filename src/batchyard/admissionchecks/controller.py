@@ -1,8 +1,10 @@
-"""Asks for the capacity Workloads need, and answers their checks by what comes of it.
+"""Provisioning controller: creates ProvisioningRequests for Workloads, and sets their admission checks from the
+results.
 
-A Workload with quota has at most one request for each check: the one of its present attempt. It goes when the Workload
-is evicted or done, so that whoever queues again asks anew. What is not needed is deleted first; new requests are made
-once that is gone, since names may be the same. Source: Kueue's pkg/controller/admissionchecks/provisioning.
+A Workload with quota has at most one request for each check, that of its current attempt. The request is deleted when
+the Workload is evicted or finished, so that a requeued one gets a new request. Unneeded requests are deleted first. New
+ones are created after those are gone, because names may be reused. Source: Kueue's
+pkg/controller/admissionchecks/provisioning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +36,7 @@ from batchyard.scheduling.workload import checks, lifecycle
 
 
 class ProvisioningController:
-    """See the module."""
+    """Manages the ProvisioningRequests of Workloads, with indexes of checks and Workloads."""
 
     name = "provisioning"
     rank = 0
@@ -50,7 +52,7 @@ class ProvisioningController:
         self._workloads = CheckUsers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A Workload with checks; those a request belongs to; those whose check or config changed."""
+        """Return a Workload with checks, the owners of a request, or the Workloads of a changed check or config."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 concerned = self._workloads.note(event) and event.type is not EventType.DELETED
@@ -64,7 +66,7 @@ class ProvisioningController:
                 return [key for check in self._checks.of(event.key.name) for key in self._workloads.of(check)]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Judge the checks by their requests; then take away what is too much, or ask for what is missing."""
+        """Update the checks from their requests, then delete unneeded requests or create missing ones."""
         workload = reader.get(key)
         if workload is None:
             return Outcome()
@@ -86,7 +88,7 @@ class ProvisioningController:
 
 
 def _is_ours(obj: Obj) -> bool:
-    """A request, or a template whose request was never made."""
+    """Report whether it is a request, or a template whose request was never created."""
     kind, labels = group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
@@ -97,7 +99,7 @@ def _deletions(objects: Sequence[Obj]) -> list[Write]:
 
 
 def _cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[Case]:
-    """The checks of a Workload that are ours to answer."""
+    """Return the checks of a Workload that this controller answers."""
     cases = []
     for check in checks.checks_of(workload):
         obj = reader.get(Key(scheme.ADMISSION_CHECK, "", check["name"]))
@@ -112,7 +114,7 @@ def _cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[Case]
 
 
 def _latest(requests: Sequence[Obj], workload: Obj, check: str, config: Config | None) -> tuple[Obj | None, int]:
-    """The request of the latest attempt that asks for what the config says."""
+    """Return the request of the latest attempt that matches the config."""
     latest: Obj | None = None
     last = 0
     for request in requests:
@@ -123,7 +125,7 @@ def _latest(requests: Sequence[Obj], workload: Obj, check: str, config: Config |
 
 
 def _judge(workload: Obj, cases: Sequence[Case], now: Instant) -> Outcome:
-    """Write how the checks stand."""
+    """Write the changed checks."""
     outcome, judged = Outcome(), workload
     for case in cases:
         new, old = judge(case, workload), case.check
@@ -138,7 +140,7 @@ def _judge(workload: Obj, cases: Sequence[Case], now: Instant) -> Outcome:
 
 
 class _Asking:
-    """Making the requests of a Workload, and handing their templates over to them."""
+    """Creates the requests of a Workload, and transfers their templates to them."""
 
     def __init__(self, workload: Obj, reader: Reader, now: Instant, outcome: Outcome) -> None:
         self._workload = workload
@@ -147,7 +149,7 @@ class _Asking:
         self._outcome = outcome
 
     def ask(self, cases: Iterable[Case]) -> None:
-        """Make a request for each check that waits for one."""
+        """Create a request for each check that needs one."""
         for case in cases:
             if case.config is None or not case.groups:
                 continue
@@ -158,7 +160,7 @@ class _Asking:
                 self._hand_over(case.request)
 
     def _next_attempt(self, case: Case) -> int | None:
-        """The number of the request to make; None if the check has what it needs."""
+        """Return the number of the attempt to create; None if the check needs none."""
         if case.check["state"] != checks.PENDING:
             return None
         if case.request is None:
@@ -186,7 +188,7 @@ class _Asking:
         self._outcome.events.append(self._event("Normal", "ProvisioningRequestCreated", message))
 
     def _template(self, key: Key, group: Group) -> list[Write] | None:
-        """The writes it takes until the template is there, in place of any other; None while a flavor is missing."""
+        """Return the writes that create or replace the template; None while a flavor is missing."""
         injection = flavor_injection(group.assignment, group.pod_set, self._flavor)
         if injection is None:
             return None
@@ -203,14 +205,14 @@ class _Asking:
         return self._reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _refuse(self, case: Case, message: str) -> None:
-        """Say in the check why no request can be made, once."""
+        """Set the check's message to why no request can be created, once."""
         told = checks.with_check(self._workload, {**case.check, "message": cut_message(message)}, self._now)
         if told is not self._workload:
             self._outcome.writes.append(UpdateStatus(told))
             self._outcome.events.append(self._event("Warning", "FailedCreate", message))
 
     def _hand_over(self, request: Obj) -> None:
-        """Give a request its templates."""
+        """Transfer the ownership of the templates to a request."""
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))

@@ -1,8 +1,8 @@
-"""The objects that ask for capacity: a ProvisioningRequest, and a PodTemplate for each of its pod sets.
+"""ProvisioningRequests, and the PodTemplates of their pod sets.
 
-A template belongs to the Workload until the request is there, lest it be left behind, and then to the request.
-Source: syncOwnedProvisionRequest and createPodTemplate of Kueue's provisioning controller. One thing is mended: there
-a request with a parameter that its Workload says otherwise than the config is taken for outdated, for ever anew.
+A template is owned by the Workload until the request exists, so that it is garbage-collected, and then by the request.
+Source: syncOwnedProvisionRequest and createPodTemplate of Kueue's provisioning controller. One upstream defect is
+fixed: there, a request whose parameter is overridden by its Workload counts as outdated and is recreated forever.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from batchyard.scheduling.workload.lifecycle import admission_of
 
 # --- pod sets ---
 #
-# Which pod sets of a Workload need capacity, and which of them may share a template.
+# The pod sets of a Workload that need capacity, and which of them may share a template.
 #
 # Source: reqIsNeeded and mergePodSets of Kueue's provisioning controller.
 
@@ -38,19 +38,19 @@ class Group:
 
     pod_set: PodSet
     assignment: Mapping[str, Any]
-    #: How many pods they have together.
+    #: Their total number of pods.
     count: int
     #: The names of all of them.
     members: list[str]
 
     @property
     def name(self) -> str:
-        """The name of the first."""
+        """The name of the first pod set."""
         return str(self.pod_set["name"])
 
 
 def groups_needed(workload: Obj, config: Config) -> list[Group]:
-    """What to ask capacity for; nothing if no pod set needs any."""
+    """Return the groups to request capacity for; empty if no pod set needs any."""
     groups: list[Group] = []
     for pod_set, assignment in _admitted(workload):
         count = assignment.get("count", pod_set["count"])
@@ -66,7 +66,7 @@ def groups_needed(workload: Obj, config: Config) -> list[Group]:
 
 
 def _admitted(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
-    """Its pod sets, each with what it was assigned."""
+    """Yield its pod sets with their assignments."""
     assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
         if pod_set["name"] in assignments:
@@ -91,7 +91,7 @@ def _may_share(first: PodSet, second: PodSet, policy: str) -> bool:
 
 
 def _requirements(pod_set: PodSet) -> list[Any]:
-    """What of a pod set bears on where its pods may run."""
+    """Return the fields of a pod set that affect where its pods may run."""
     spec = _spec(pod_set)
     requests = [[_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
     return [requests, [spec.get(field) or None for field in _SCHEDULING_FIELDS]]
@@ -108,7 +108,7 @@ def _spec(pod_set: PodSet) -> Mapping[str, Any]:
 
 # --- names ---
 #
-# The names of ProvisioningRequests and their templates. Source: provisioning.go beside Kueue's controller.
+# Names of ProvisioningRequests and their templates. Source: provisioning.go beside Kueue's controller.
 
 
 _HASH_LENGTH: Final = 5
@@ -118,19 +118,19 @@ _DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
 
 
 def request_name(workload: str, check: str, attempt: int) -> str:
-    """The name of a Workload's request for a check at an attempt."""
+    """Return the name of a Workload's request for a check at an attempt."""
     return _limited(f"{workload}-{check}-{attempt}")
 
 
 def template_name(request: str, pod_set: str) -> str:
-    """The name of the template of a pod set."""
+    """Return the name of the template of a pod set."""
     return _limited(f"ppt-{request}-{pod_set}")
 
 
 def attempt_of(request: str, workload: str, check: str) -> int | None:
-    """Which attempt a request is; None if it is not one of that Workload for that check.
+    """Return the attempt of a request; None if it belongs to another Workload or check.
 
-    The number of a name that was cut is in its hash, and has to be tried out.
+    In a truncated name the attempt is part of the hash, so all attempts are tried.
     """
     prefix = f"{workload}-{check}-"
     number = request.removeprefix(prefix)
@@ -142,7 +142,7 @@ def attempt_of(request: str, workload: str, check: str) -> int | None:
 
 
 def _limited(name: str) -> str:
-    """A name as long as may be: the rest becomes a hash."""
+    """Truncate a long name, and append a hash."""
     if len(name) <= _PREFIX_MAX:
         return name
     return f"{name[:_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
@@ -152,7 +152,7 @@ _LABELS: Final = {well_known.MANAGED: "true"}
 
 
 def provisioning_request(workload: Obj, name: str, config: Config, groups: Iterable[Group]) -> dict[str, Any]:
-    """The request for a Workload's pod sets."""
+    """Build the request for a Workload's pod sets."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
     parameters = {**config.parameters, **_own_parameters(workload)}
@@ -167,7 +167,7 @@ def provisioning_request(workload: Obj, name: str, config: Config, groups: Itera
 
 
 def pod_template(workload: Obj, name: str, group: Group, injection: Injection) -> dict[str, Any]:
-    """The template of pod sets, with what their flavors want; InvalidInjection if that contradicts what is there."""
+    """Build the template of a group, with the directives of its flavors. Raise InvalidInjection on a conflict."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
@@ -181,7 +181,7 @@ def pod_template(workload: Obj, name: str, group: Group, injection: Injection) -
 
 
 def follows(request: Obj, config: Config, workload: Obj) -> bool:
-    """Whether a request asks for what the config says, but for the parameters that the Workload says itself."""
+    """Report whether a request matches the config, except for parameters that the Workload overrides."""
     spec, own = request["spec"], _own_parameters(workload)
     parameters = spec.get("parameters") or {}
     same = all(parameters.get(name) == value for name, value in config.parameters.items() if name not in own)
@@ -189,13 +189,13 @@ def follows(request: Obj, config: Config, workload: Obj) -> bool:
 
 
 def is_controlled_by(obj: Obj, owner: Obj) -> bool:
-    """Whether an object belongs to that very owner."""
+    """Report whether an object is controlled by this owner."""
     reference = controller_of(obj)
     return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
 
 
 def handed_over(template: Obj, workload: Obj, request: Obj) -> Obj:
-    """A template of the Workload's, in the hands of the request; the same object if it is not the Workload's."""
+    """Return a template with the request as its owner; the same object if the Workload does not own it."""
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]
@@ -214,14 +214,14 @@ def _metadata(workload: Obj, name: str) -> dict[str, Any]:
 
 
 def _own_parameters(workload: Obj) -> dict[str, str]:
-    """What the annotations of a Workload's job add to the parameters, or say instead."""
+    """Return the parameters that annotations of a Workload's job add or override."""
     annotations = workload["metadata"].get("annotations") or {}
     prefix = well_known.PROVISIONING_PREFIX
     return {name.removeprefix(prefix): value for name, value in annotations.items() if name.startswith(prefix)}
 
 
 def _with_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A container that asks for what it is limited to, where it does not say what it asks for."""
+    """Return a container whose requests default to its limits."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

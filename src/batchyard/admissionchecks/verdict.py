@@ -1,16 +1,16 @@
-"""What a ProvisioningRequest means for the admission check it was made for.
+"""Verdict on an admission check: the state that follows from its ProvisioningRequest.
 
-    the request says                        the check
+    condition of the request                state of the check
     --------------------------------------  --------------------------------------------------------------
-    nothing yet                             Pending
-    Accepted                                Pending, with what Provisioned says (when it may be there)
-    Provisioned                             Ready, with what the pods are to carry
-    Failed; BookingExpired before the       Retry after a while that doubles, while it may be tried again;
-      Workload was admitted                   then Rejected
-    CapacityRevoked                         Rejected: the nodes are gone, and pods would wait for ever
+    none yet                                Pending
+    Accepted                                Pending, with the message of Provisioned (such as an estimated time)
+    Provisioned                             Ready, with the pod set updates
+    Failed; BookingExpired before the       Retry after a backoff that doubles, while retries are left;
+      Workload was admitted                 then Rejected
+    CapacityRevoked                         Rejected: the nodes are gone, and pods would be pending forever
 
-Source: syncCheckStates of Kueue's provisioning controller. Two things are mended: every pod set that shares a template
-gets what the pods are to carry, not only the first, and a check says since when it is in its state.
+Source: syncCheckStates of Kueue's provisioning controller. Two upstream defects are fixed: every pod set that shares a
+template gets the pod set updates, not only the first, and a check has the transition time of its state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,20 +38,20 @@ _NOT_NEEDED: Final = "the provisioning request is not needed"
 
 
 class Case(NamedTuple):
-    """A check of a Workload, with all there is to judge it by."""
+    """A check of a Workload, with its config, pod sets and latest request."""
 
     check: Check
     #: None while the check has none.
     config: Config | None
-    #: What capacity is needed for.
+    #: The groups of pod sets that need capacity.
     groups: Sequence[Group]
-    #: Its latest request, and which attempt that is.
+    #: Its latest request, and the attempt of that.
     request: Obj | None
     attempt: int
 
 
 def judge(case: Case, workload: Obj) -> Check:
-    """The check as it stands now; the same object if nothing changed."""
+    """Return the current state of the check; the same object if unchanged."""
     check = case.check
     if case.config is None:
         return {**check, "state": PENDING, "message": _INACTIVE}
@@ -63,7 +63,7 @@ def judge(case: Case, workload: Obj) -> Check:
 
 
 def has_failed(request: Obj, workload: Obj) -> bool:
-    """Whether another request is needed: this one failed, or its booking went by before the Workload was admitted."""
+    """Report whether another request is needed: this one failed, or its booking expired before admission."""
     return is_true(request, FAILED) or (is_true(request, BOOKING_EXPIRED) and not lifecycle.is_admitted(workload))
 
 
@@ -91,7 +91,7 @@ def _judge_request(case: Case, request: Obj, config: Config, workload: Obj) -> C
 
 
 def _retried(case: Case, config: Config, why: str, message: str) -> Check:
-    """Tried again if it may be; a request of an attempt that was answered already changes the message alone."""
+    """Retry if retries are left; a request of an answered attempt changes only the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
     told = {**case.check, "message": f"{why}: {message}"}
@@ -103,7 +103,7 @@ def _retried(case: Case, config: Config, why: str, message: str) -> Check:
 
 
 def _pod_set_updates(case: Case, request: Obj, config: Config) -> list[Mapping[str, Any]]:
-    """What pods are to carry, so that they use what was provisioned for them and nothing else."""
+    """Return the pod set updates that let pods consume exactly the provisioned capacity."""
     name = request["metadata"]["name"]
     templates = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
     details = (request.get("status") or {}).get("provisioningClassDetails") or {}

@@ -1,1 +1,1 @@
-"""PodDisruptionBudgets: which disruptions are allowed."""
+"""PodDisruptionBudgets: their status and the admission of evictions."""

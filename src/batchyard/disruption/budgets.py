@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: whom they guard, what they say of themselves, and whether they let a pod go.
+"""PodDisruptionBudgets: selected pods, status, and the decision on evictions.
 
 Sources: Kubernetes's pkg/controller/disruption, pkg/registry/core/pod/storage/eviction.go.
 """
@@ -17,31 +17,31 @@ DISRUPTION_ALLOWED: Final = "DisruptionAllowed"
 SUFFICIENT: Final = "SufficientPods"
 INSUFFICIENT: Final = "InsufficientPods"
 SYNC_FAILED: Final = "SyncFailed"
-#: How long a pod that was let go counts as gone though nobody deletes it.
+#: How long an evicted pod counts as disrupted if it is not deleted.
 DELETION_TIMEOUT: Final = 2 * MINUTE
-#: How many pods may have been let go that the controller does not know of yet.
+#: The maximum number of evicted pods that the controller has not confirmed.
 _DISRUPTED_MAX: Final = 2000
 _ALWAYS: Final = "AlwaysAllow"
 
 
 class Scale(NamedTuple):
-    """How many pods there should be, and which of those there are belong to nobody."""
+    """The expected number of pods, and the pods without a controller."""
 
     expected: int
     unmanaged: tuple[str, ...] = ()
 
 
 class Disrupted(NamedTuple):
-    """The pods that were let go and are still there, with when that was; and until when that is believed."""
+    """The evicted pods that still exist, with the time of eviction, and when the next one expires."""
 
     pods: Mapping[str, str]
-    #: Pods that nobody has deleted in time.
+    #: Pods that were not deleted in time.
     not_deleted: tuple[Obj, ...]
     look_at: Instant | None
 
 
 class Refusal(NamedTuple):
-    """Why a pod may not go, as the API says it."""
+    """Why an eviction is rejected, as an API error."""
 
     code: int
     reason: str
@@ -51,53 +51,53 @@ class Refusal(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a pod may go, and which budget has less then."""
+    """The decision on an eviction, and the budget with one disruption less."""
 
     refusal: Refusal | None = None
     spent: Obj | None = None
 
 
-# --- whom it guards ---
+# --- selection ---
 
 
 def spec_of(budget: Obj) -> Mapping[str, Any]:
-    """What a budget asks for; one without a spec, which Kubernetes takes, guards nobody."""
+    """Return the spec of a budget; without one, which Kubernetes accepts, it selects no pods."""
     return budget.get("spec") or {}
 
 
 def guards(budget: Obj, pod: Obj) -> bool:
-    """Whether a budget is about a pod of its Namespace."""
+    """Report whether a budget selects a pod of its Namespace."""
     chosen = selector(spec_of(budget).get("selector"))
     return chosen is not None and chosen.matches(pod["metadata"].get("labels") or {})
 
 
 def is_guarded(pod: Obj) -> bool:
-    """Whether a pod is one that budgets care for: it was started, has not ended and was not deleted."""
+    """Report whether a budget applies to a pod: it was started, and is neither ended nor being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
-# --- what it says of itself ---
+# --- status ---
 
 
 def counts_controllers(spec: Mapping[str, Any]) -> bool:
-    """Whether the pods that should be there are those that their controllers want, and not those that are there."""
+    """Report whether the expected number comes from the pods' controllers instead of the existing pods."""
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
 def desired_healthy(spec: Mapping[str, Any], expected: int) -> int:
-    """How many pods have to be healthy."""
+    """Return the number of pods that must be healthy."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected - _share(spec["maxUnavailable"], expected))
     return 0 if spec.get("minAvailable") is None else _share(spec["minAvailable"], expected)
 
 
 def _share(value: int | str, total: int) -> int:
-    """A number, or a share rounded up."""
+    """Return an absolute number, or a percentage of the total, rounded up."""
     return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
 
 
 def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> Disrupted:
-    """What is true of the pods that were let go."""
+    """Return the evicted pods that still exist."""
     known = (budget.get("status") or {}).get("disruptedPods") or {}
     left: dict[str, str] = {}
     late: list[Obj] = []
@@ -116,7 +116,7 @@ def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> Disrupted:
 
 
 def status_of(budget: Obj, pods: Sequence[Obj], scale: Scale, gone: Mapping[str, str], now: Instant) -> dict[str, Any]:
-    """The status of a budget."""
+    """Return the status of a budget."""
     desired = desired_healthy(spec_of(budget), scale.expected)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in gone for p in pods)
     allowed = max(0, healthy - desired) if scale.expected > 0 else 0
@@ -132,7 +132,7 @@ def status_of(budget: Obj, pods: Sequence[Obj], scale: Scale, gone: Mapping[str,
 
 
 def failed_status(budget: Obj, error: str, now: Instant) -> dict[str, Any]:
-    """The status of a budget that cannot be worked out: it lets nobody go."""
+    """Return the status of a budget that cannot be computed: it allows no disruption."""
     status = {"currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0, **(budget.get("status") or {})}
     return _with_condition({**status, "disruptionsAllowed": 0}, SYNC_FAILED, error, now)
 
@@ -142,7 +142,7 @@ def _judged(status: dict[str, Any], now: Instant) -> dict[str, Any]:
 
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
-    """The status, which says whether and why somebody may go."""
+    """Return the status with the DisruptionAllowed condition."""
     known = find_condition({"status": status}, DISRUPTION_ALLOWED)
     word = "True" if reason == SUFFICIENT else "False"
     since = known["lastTransitionTime"] if known is not None and known["status"] == word else format_time(now)
@@ -158,11 +158,11 @@ def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: I
     return {**status, "conditions": [*others, new]}
 
 
-# --- whether it lets a pod go ---
+# --- evictions ---
 
 
 def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Verdict:
-    """Whether a pod may go, by the budgets of its Namespace."""
+    """Decide on the eviction of a pod, given the budgets of its Namespace."""
     mine = [budget for budget in budgets if guards(budget, pod)] if is_guarded(pod) else []
     if not mine:
         return Verdict()
@@ -177,7 +177,7 @@ def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Verdict:
 
 
 def _spares_nobody_unready(budget: Obj) -> bool:
-    """Whether pods that are not ready may go whatever is left of a budget."""
+    """Report whether unready pods may be evicted regardless of the remaining disruptions."""
     if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
         return True
     status = budget.get("status") or {}
@@ -188,7 +188,7 @@ _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption b
 
 
 def _refusal(budget: Obj) -> Refusal | None:
-    """Why a budget lets nobody go; None if it does."""
+    """Return why a budget rejects an eviction; None if it allows it."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -207,7 +207,7 @@ def _refusal(budget: Obj) -> Refusal | None:
 
 
 def _why_none(budget: Obj, subject: str) -> str:
-    """Why nothing is left of a budget."""
+    """Describe why no disruptions are allowed."""
     status = budget.get("status") or {}
     desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
@@ -221,7 +221,7 @@ def _why_none(budget: Obj, subject: str) -> str:
 
 
 def _spent(budget: Obj, pod: Obj, now: Instant) -> Obj:
-    """A budget once it has let a pod go."""
+    """Return a budget after an eviction."""
     status = budget["status"]
     gone = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
     spent = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": gone}

@@ -1,6 +1,6 @@
-"""The disruption controller: PodDisruptionBudgets tell how many of their pods are healthy, and how many may go.
+"""Disruption controller: updates the status of PodDisruptionBudgets.
 
-A pod that was marked to go and is not deleted within two minutes is marked no more. Source: Kubernetes's
+A pod with DisruptionTarget that is not deleted within two minutes loses that condition. Source: Kubernetes's
 pkg/controller/disruption.
 """
 
@@ -19,7 +19,7 @@ from batchyard.disruption.budgets import Scale, counts_controllers, disrupted, f
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, Outcome
 
-#: Kinds of Kubernetes itself that have a scale.
+#: Built-in kinds with a scale subresource.
 _SCALED: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
 STALE_AFTER: Final = 2 * MINUTE
 _DELETED: Final = EventType.DELETED
@@ -30,12 +30,12 @@ _UNMANAGED: Final = (
 )
 
 
-class _Unknown(Exception):  # noqa: N818 - says what is wrong
-    """It cannot be told how many pods there should be."""
+class _Unknown(Exception):  # noqa: N818 - named for the condition
+    """The expected number of pods cannot be determined."""
 
 
 class DisruptionBudgets:
-    """See the module."""
+    """Runs the disruption controller, with the budgets by Namespace."""
 
     name = "disruption-budgets"
     rank = 0
@@ -45,7 +45,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The budget; or those that guard the pod, and the pod if it was marked to go and is still there."""
+        """Return the budget, or those that select the pod; also the pod if it has DisruptionTarget and still exists."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             known = self._budgets.setdefault(key.namespace, {})
@@ -62,7 +62,7 @@ class DisruptionBudgets:
         return [*marked, *(each for each, budget in budgets.items() if any(guards(budget, pod) for pod in pods))]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Say how a budget stands; or mark a pod no more."""
+        """Update the status of a budget, or remove DisruptionTarget from a pod."""
         obj = reader.get(key)
         if obj is None:
             return Outcome()
@@ -96,11 +96,11 @@ def _told(outcome: Outcome, budget: Obj, status: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
-# --- how many pods there should be ---
+# --- expected number of pods ---
 
 
 def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Scale:
-    """How many pods a budget expects."""
+    """Return the expected number of pods of a budget."""
     spec = spec_of(budget)
     if not counts_controllers(spec):
         return Scale(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
@@ -117,7 +117,7 @@ def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Scale:
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
-    """The uid and the scale of what controls a pod: its Deployment, where a ReplicaSet has one."""
+    """Return the uid and scale of a pod's controller, or of the Deployment of its ReplicaSet."""
     namespace = pod["metadata"].get("namespace", "")
     constant, path = _scaled(owner, reader)
     found = reader.get(Key(constant, namespace, owner["name"]))
@@ -133,7 +133,7 @@ def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, 
 
 
 def _scaled(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
-    """The kind of what controls pods, and where it says how many it wants; _Unknown if it says so nowhere."""
+    """Return the kind of a controller and the path of its replica count. Raise _Unknown if it has none."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
@@ -156,7 +156,7 @@ def _resource(plural: str, group: str) -> str:
 
 
 def _shown(spec: Mapping[str, Any]) -> str:
-    """A label selector as Go prints it."""
+    """Format a label selector like Go."""
     given = spec.get("selector")
     if given is None:
         return "nil"
@@ -172,11 +172,11 @@ def _expression(expression: Mapping[str, Any]) -> str:
     return f"LabelSelectorRequirement{{{what}}},"
 
 
-# --- pods that were marked to go ---
+# --- pods with DisruptionTarget ---
 
 
 def _marked_at(pod: Obj) -> Instant | None:
-    """Since when a pod is marked to go; None if it is not, or goes, or has ended, or is marked by its kubelet."""
+    """Return when a pod got DisruptionTarget; None if it has none, is ending, or its kubelet set it."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == BY_KUBELET.reason:
         return None

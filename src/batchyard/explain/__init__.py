@@ -1,1 +1,1 @@
-"""Why a Workload waits: the figures behind a decision, for all flavors and all levels of the cohort tree."""
+"""Explanation of why a Workload is pending: the quota figures of all flavors at all levels of the cohort tree."""

@@ -1,4 +1,4 @@
-"""A Workload that has quota, or is done: what it still waits for, where it runs, who could preempt it."""
+"""Explains a Workload that has quota or is finished: its checks, pods and nodes, and possible preemptors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from batchyard.scheduling.workload.checks import READY, checks_of
 
 # --- node changes ---
 #
-# What would give nodes to pods that have none: more machines, fewer pods, the end of others. Each is tried out.
+# Changes that would give nodes to pods without one: more machines, fewer pods, or ending others. Each is simulated.
 
 
 _ENDED_MAX: Final = 4
@@ -34,14 +34,14 @@ _PLAIN_LOOKED_AT: Final = 16
 def node_changes(
     pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
 ) -> Iterator[Proposal]:
-    """All of them. `pods` are those without a node."""
+    """Yield all proposals. `pods` are those without a node."""
     yield from _more_machines(pods, capacity)
     yield from _fewer_pods(pods, capacity)
     yield from _ends(pods, occupants, capacity, asker)
 
 
 def _more_machines(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
-    """The fewest more machines of a pool with which all have a node."""
+    """Propose the smallest number of additional machines of one pool that gives all pods a node."""
     for group in capacity.groups():
         if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_made(group, 1)):
             continue
@@ -56,7 +56,7 @@ def _would_do(pods: Sequence[PodView], capacity: Capacity, group: NodeGroup, cou
 
 
 def _grown(group: NodeGroup, count: int, capacity: Capacity) -> Sequence[Patch]:
-    """How to let a pool have so many more; nothing where that is in several zones at once."""
+    """Return the patches that grow a pool by `count` machines; none if it spans several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
@@ -70,7 +70,7 @@ def _grown(group: NodeGroup, count: int, capacity: Capacity) -> Sequence[Patch]:
 
 
 def _fewer_pods(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
-    """How many of them would have a node together."""
+    """Propose the number of pods that would get nodes together."""
     count = _least(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
     if count:
         yield Proposal(SIZE, f"with {count} pods fewer the other {len(pods) - count} would have nodes", ())
@@ -79,7 +79,7 @@ def _fewer_pods(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposa
 def _ends(
     pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
 ) -> Iterator[Proposal]:
-    """Who would have to end: as few of them as the largest make do, none of whom could be spared."""
+    """Propose the Workloads to end: a minimal set, chosen from the largest."""
 
     def will_do(chosen: Sequence[Occupant]) -> bool:
         return capacity.has_room_for(pods, without=[uid for each in chosen for uid in each.pods])
@@ -107,7 +107,7 @@ def _made(group: NodeGroup, count: int) -> list[NodeView]:
 
 
 def _least(will_do: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 that will do; 0 if not even the most will."""
+    """Return the least number from 1 for which `will_do` holds; 0 if it does not hold for `most`."""
     if most < 1 or not will_do(most):
         return 0
     return least_between(will_do, 1, most)
@@ -124,7 +124,7 @@ _SHOWN_MAX: Final = 5
 
 
 class AdmittedWorkloads:
-    """See the module."""
+    """Explains Workloads with a quota reservation, from the scheduler cache and the objects."""
 
     def __init__(self, index: AdmissionIndex, reader: Reader, capacity: Capacity | None) -> None:
         self._index = index
@@ -132,7 +132,7 @@ class AdmittedWorkloads:
         self._capacity = capacity
 
     def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
-        """The parts of the document."""
+        """Return the parts of the document."""
         admission = (workload.get("status") or {}).get("admission") or {}
         part: Part = slim(clusterQueue=admission.get("clusterQueue", ""), admission=_assigned(admission))
         view = workload_view(workload)
@@ -175,7 +175,7 @@ class AdmittedWorkloads:
         if not found:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
                 return {"state": RUNNING, "summary": f"it runs since {since}"}
-            return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not made yet, or have ended"}
+            return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not created yet, or have ended"}
         if self._capacity is not None and not all(map(pods.node_of, found)):
             return self._without_nodes(workload, found, now, asker)
         starting = [pod for pod in found if not pods.is_ready(pod)]
@@ -194,9 +194,9 @@ class AdmittedWorkloads:
         unplaced = [pod for pod in found if not pods.node_of(pod)]
         scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
         word = next(iter(autoscaler), "")
-        assert self._capacity is not None, "where there are no nodes nobody lacks one"
+        assert self._capacity is not None, "called only if node capacity is known"
         waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(word, now)
-        why = next(iter(scheduler), "nobody has looked at them yet")
+        why = next(iter(scheduler), "not processed by the scheduler yet")
         if limit == CAPACITY:
             is_selected = bool(selected_nodes(pod_view(unplaced[0]), self._reader))
             limit = limit_among_nodes(why, word, is_selected=is_selected)
@@ -223,7 +223,7 @@ class AdmittedWorkloads:
     # --- who could preempt it ---
 
     def _preemptible(self, view: WorkloadView) -> str:
-        """By whom it could be preempted, in a line."""
+        """Describe in one line which Workloads could preempt it."""
         held = self._index.snapshot.holder(view.key)
         if held is None:
             return ""
@@ -243,11 +243,11 @@ class AdmittedWorkloads:
             ]
             if borrows and others:
                 parts.append(f"by {', '.join(others[:_SHOWN_MAX])} for quota that {queue.name} borrows")
-        return "; ".join(parts) or "by nobody as things stand"
+        return "; ".join(parts) or "by none at present"
 
 
 def ended(workload: Obj) -> Part:
-    """A Workload that is done."""
+    """Explain a finished Workload."""
     finished = find_condition(workload, "Finished")
     assert finished is not None
     told = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
@@ -262,14 +262,14 @@ def _assigned(admission: Mapping[str, Any]) -> list[Part]:
 
 
 def _conditions_text(request: Obj) -> str:
-    """The conditions of a request for capacity in a line."""
+    """Return the conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
     told = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
-    return "; ".join(told) or "nobody has accepted it yet"
+    return "; ".join(told) or "not accepted yet"
 
 
 def _container_text(pod: Obj) -> str:
-    """What the containers of a pod wait for, or how they ended."""
+    """Return the reason why a container is waiting or terminated."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):
@@ -280,7 +280,7 @@ def _container_text(pod: Obj) -> str:
 
 
 def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
-    """What is to be said of one pod: where it is, and what keeps it from running."""
+    """Describe a pod: its phase, node and scheduling gates, and why it does not run."""
     told = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
     return slim(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
@@ -293,13 +293,13 @@ def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
 
 
 def _scheduler_text(pod: Obj) -> str:
-    """What kube-scheduler says of a pod that it has no node for."""
+    """Return kube-scheduler's message about an unscheduled pod."""
     scheduled = find_condition(pod, "PodScheduled")
     return str(scheduled.get("message", "")) if scheduled is not None and scheduled["status"] != "True" else ""
 
 
 def _counted(texts: Iterable[str]) -> dict[str, int]:
-    """How often each text is there that says something, the most frequent first."""
+    """Count the nonempty texts, most frequent first."""
     counts: dict[str, int] = {}
     for text in filter(None, texts):
         counts[text] = counts.get(text, 0) + 1
@@ -307,13 +307,13 @@ def _counted(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
+    """List the first few names and the number of the others."""
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{', '.join(names[:_SHOWN_MAX])}{more}"
 
 
 def _flavor_of(workload: Obj) -> str:
-    """The flavor that its first pod set was given."""
+    """Return the flavor assigned to the first pod set."""
     assigned = _assigned((workload.get("status") or {}).get("admission") or {})
     return next((str(flavor) for each in assigned for flavor in (each.get("flavors") or {}).values()), "")
 

@@ -1,4 +1,4 @@
-"""Which limit stands in the way of an amount: walked up the cohort tree as the arithmetic of quota does it."""
+"""Finds the limit that rejects an amount, by a walk up the cohort tree that follows the quota arithmetic."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ MAXIMUM: Final = "maximum"
 
 
 class Bound(NamedTuple):
-    """The limit that binds, where it is written down, and how much is lacking there."""
+    """The binding limit, the node that defines it, and the missing amount."""
 
     limit: str
     node: QuotaNode
@@ -31,11 +31,11 @@ class Kept(NamedTuple):
 
 
 def bound_of(node: QuotaNode, fr: int, amount: int) -> Bound:
-    """What stands in the way of so much; only for an amount that is not there.
+    """Return the limit that rejects an amount; call only if the amount is not available.
 
-    From the node up, the first whose borrowing limit leaves less room than there is above it. If there is none, all
-    that the tree has is in use or kept back: it is a lending limit if what others keep would do, and else the nominal
-    quota, of the node itself if that alone uses more than its own.
+    The walk goes up from the node: the first borrowing limit that allows less than is available above it binds. If
+    there is none, all quota of the tree is used or not lent. Then a lending limit binds if lending it would suffice.
+    Otherwise the nominal quota binds: of the node if it uses all of its own, else of the root.
     """
     if amount > node.potential[fr]:
         return Bound(MAXIMUM, _capping(node, fr), amount - node.potential[fr])
@@ -52,7 +52,7 @@ def bound_of(node: QuotaNode, fr: int, amount: int) -> Bound:
 
 
 def kept_back(node: QuotaNode, fr: int) -> list[Kept]:
-    """What others in the tree have, do not use and do not lend; most first."""
+    """Return unused quota that other nodes of the tree do not lend, largest first."""
     found = [
         Kept(each, each.local[fr] - each.usage[fr]) for each in _others(node) if each.lending_limit.get(fr) is not None
     ]
@@ -61,7 +61,7 @@ def kept_back(node: QuotaNode, fr: int) -> list[Kept]:
 
 
 def _others(node: QuotaNode) -> Iterator[QuotaNode]:
-    """All nodes of the tree but those on the way from the root to this one."""
+    """Yield all nodes of the tree except those on the path from the root to this node."""
     own = dict.fromkeys(node.path)
     nodes = [node.path[0]]
     for step in nodes:
@@ -75,7 +75,7 @@ def _free(node: QuotaNode | None, fr: int) -> int:
 
 
 def _capping(node: QuotaNode, fr: int) -> QuotaNode:
-    """Where the most that a node could ever have is decided: the lowest borrowing limit that cuts it, or the root."""
+    """Return the node that caps the potential: the lowest one whose borrowing limit reduces it, or the root."""
     for step in reversed(node.path[1:]):
         limit = step.borrowing_limit.get(fr)
         above = step.parent.potential[fr] if step.parent is not None else 0
@@ -86,30 +86,30 @@ def _capping(node: QuotaNode, fr: int) -> QuotaNode:
 
 # --- binding ---
 #
-# Which limit keeps a Workload waiting: exactly one, that of the flavor in which it is nearest to fitting.
+# The one limit that keeps a Workload pending: that of the flavor that is nearest to fitting.
 #
-# In each resource group that flavor counts in which the least stands against it; of several groups the one in which the
-# most does, as for the reason of the QuotaReserved condition.
+# In each resource group, the flavor with the smallest obstacle counts. Of several groups, the one with the largest
+# obstacle counts, as in the reason of the QuotaReserved condition.
 
 
 UNCOVERED: Final = "misconfigured"
 
 
 class Shortage(NamedTuple):
-    """What stands in the way, and where."""
+    """Why a pod set does not fit, and in which flavor."""
 
     pod_set: str
-    #: The rule that rules the flavor out, or the limit that binds.
+    #: The rule that excludes the flavor, or the limit that binds.
     limit: str
     look: Look | None
     ask: Ask | None
     bound: Bound | None
-    #: A resource that the ClusterQueue does not have.
+    #: A resource that the ClusterQueue does not cover.
     unavailable: str = ""
 
 
 def shortage_of(looks: Sequence[PodSetLooks], queue: ClusterQueue) -> Shortage | None:
-    """What stands in the way; None if nothing does."""
+    """Return the shortage that keeps a Workload pending; None if it fits."""
     found: list[tuple[tuple[int, float], Shortage]] = []
     for pod_set in looks:
         if pod_set.unavailable:
@@ -122,7 +122,7 @@ def shortage_of(looks: Sequence[PodSetLooks], queue: ClusterQueue) -> Shortage |
 
 
 def _distance(look: Look) -> tuple[int, float]:
-    """How far a flavor is from fitting: what sort of thing is against it, then what share of what is asked lacks."""
+    """Rank how far a flavor is from fitting: the kind of obstacle, then the missing share of the request."""
     lack = max((ask.missing / ask.total for ask in look.asks if ask.total), default=0.0)
     if look.fits:
         return 0, 0.0

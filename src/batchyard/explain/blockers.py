@@ -1,4 +1,4 @@
-"""What keeps a Workload from being looked at by the scheduler at all, in the order in which it is to be mended."""
+"""Reasons why the scheduler does not consider a Workload at all, in the order in which to fix them."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ PODS_READY = "podsReady"
 
 
 def queues_of(workload: Obj, reader: Reader) -> pending_reason.Queues:
-    """The queues of a Workload, as far as they are there."""
+    """Return the queues of a Workload, as far as they exist."""
     namespace = workload["metadata"].get("namespace", "")
     local = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
     found = pending_reason.Queues(local, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
@@ -43,7 +43,7 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.Queues:
 
 
 def blocker_of(workload: Obj, queues: pending_reason.Queues, index: AdmissionIndex) -> Binding | None:
-    """What its own state or that of its queues keeps it from; None if nothing does."""
+    """Return the obstacle in its own state or in that of its queues; None if there is none."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
         return Binding(STOPPED, _deactivated(workload), "Workload", name)
@@ -64,7 +64,7 @@ def _deactivated(workload: Obj) -> str:
 
 
 def _where(workload: Obj, queues: pending_reason.Queues, limit: str) -> tuple[str, str]:
-    """What is to be mended."""
+    """Return the kind and name of the object to fix."""
     if limit == GATED:
         return "Workload", workload["metadata"]["name"]
     local = queues.local_queue
@@ -74,7 +74,7 @@ def _where(workload: Obj, queues: pending_reason.Queues, limit: str) -> tuple[st
 
 
 def _more_of(queues: pending_reason.Queues, kind: str, index: AdmissionIndex) -> str:
-    """What more there is to say of a queue that does not admit, or of one that is not there."""
+    """Return the readiness message of an inactive ClusterQueue, as a suffix."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -85,18 +85,18 @@ def _more_of(queues: pending_reason.Queues, kind: str, index: AdmissionIndex) ->
 
 
 def held_back(view: WorkloadView, now: Instant) -> Binding | None:
-    """A time or a condition of its own that it waits for."""
+    """Return the backoff or Requeued condition that holds a Workload back."""
     if not must_wait(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
-        text = f"it was put back, and is tried again at {format_time(view.requeue_at)}"
+        text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
     else:
-        text = "its condition Requeued is False: it is not to be tried before that changes"
+        text = "its condition Requeued is False: the scheduler skips it until that changes"
     return Binding(BACKOFF, text, "Workload", view.name)
 
 
 def failed_check(workload: Obj) -> Binding | None:
-    """A check that said no, or that it be tried again."""
+    """Return the AdmissionCheck in state Rejected or Retry, if any."""
     for state in (admission_checks.REJECTED, admission_checks.RETRY):
         found = admission_checks.in_state(workload, state)
         if found:
@@ -105,7 +105,7 @@ def failed_check(workload: Obj) -> Binding | None:
 
 
 def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
-    """The Workload that waits until the pods of others are ready: it is admitted before all that wait in line."""
+    """Return the Workload that waits for the PodsReady gate: it is admitted before all pending ones."""
     found = [view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
     if not found:
         return None
@@ -115,12 +115,12 @@ def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
 
 
 def decision_about(view: WorkloadView, queue: str, index: AdmissionIndex, policy: Policy) -> Decision:
-    """What a cycle decides about it alone, as things stand."""
+    """Return the decision of a cycle with this Workload as the only head."""
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
 def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
-    """What a cycle says that does not even look for flavors."""
+    """Return the obstacle if a cycle rejects the Workload before it searches for flavors."""
     if not isinstance(decision, Wait) or decision.why.assignment is not None:
         return None
     why, queue = decision.why, decision.head.queue
@@ -138,38 +138,38 @@ def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
 
 # --- occupants ---
 #
-# Who is on the nodes that pods without a node could use.
+# The Workloads on the nodes that pods without a node could use.
 
 
 class Occupant(NamedTuple):
-    """A Workload, or what belongs to none, with what its pods take of those nodes."""
+    """A Workload, or all pods without one, with what its pods request on those nodes."""
 
     key: str
     queue: str
     priority: int
     amounts: Mapping[str, int]
     nodes: Sequence[str]
-    #: Its pods there, by uid.
+    #: The uids of its pods there.
     pods: Sequence[str] = ()
     flavor: str = ""
 
     def document(self, asker: Asker) -> Part:
-        """As the document tells of who holds something."""
+        """Return the holder as a part of the document."""
         holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
-        name = asker.name_of(self.key) if self.key else "pods of no Workload"
+        name = asker.name_of(self.key) if self.key else "pods without a Workload"
         told = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
         return {**told, "priority": self.priority, "holds": holds, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
-    """The nodes with the labels that a pod selects."""
+    """Return the nodes that match the node selector of a pod."""
     selector = dict(pod.node_selector).items()
     nodes = reader.list(scheme.NODE)
     return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
 
 
 def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[Occupant]:
-    """Who is on the nodes with the labels that these pods select; most of the scarcest resource first."""
+    """Return the occupants of the nodes that these pods select, those with most of the scarcest resource first."""
     asked = pod_view(unplaced[0])
     nodes = dict.fromkeys(selected_nodes(asked, reader))
     wanted = [resource for resource, _ in asked.requests if resource != PODS]

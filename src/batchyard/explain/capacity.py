@@ -1,4 +1,4 @@
-"""What the autoscaler says of pods without a node, and what it waits for itself."""
+"""Node capacity: what the autoscaler reports about pods without a node, and what it waits for."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ CAPACITY: Final = "nodeCapacity"
 TOPOLOGY: Final = "topology"
 TAINT: Final = "taint"
 AFFINITY: Final = "affinity"
-#: In kube-scheduler's words: a node that fails one of the filters that come last has room.
+#: Parts of kube-scheduler's messages: a node that fails one of the last filters has room.
 _APART: Final = (
     "without room for the whole Job",
     "anti-affinity rules",
@@ -35,7 +35,7 @@ _SHOWN_MAX: Final = 5
 
 
 def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> str:
-    """Which limit both mean by what they say of a pod; `is_selected`: there is a node with the labels it selects."""
+    """Return the limit behind both messages about a pod. `is_selected`: a node has the labels that it selects."""
     if any(words in scheduler for words in _APART):
         return TOPOLOGY
     if any(words in text for words in _TAKEN for text in (scheduler, autoscaler)):
@@ -46,7 +46,7 @@ def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> 
 
 
 class Capacity:
-    """See the module."""
+    """The autoscaler's state and the simulated placement, for questions about pods without a node."""
 
     def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
         self._index = index
@@ -54,19 +54,19 @@ class Capacity:
         self.has_room_for = placement.has_room_for
 
     def groups(self) -> Sequence[NodeGroup]:
-        """The node groups there are, one of each pool."""
+        """Return one node group of each pool."""
         return [groups[0] for groups in self._index.groups.values() if groups]
 
     def zones_of(self, pool: str) -> int:
-        """In how many zones a pool is."""
+        """Return the number of zones of a pool."""
         return len(self._index.groups.get(pool, ()))
 
     def told_about(self, pod: str) -> str:
-        """What a pod, by its uid, was told last; '' if nothing."""
+        """Return the autoscaler's last message about a pod, given its uid; '' if it has none."""
         return self._autoscaler.told_about(pod)
 
     def limit_of(self, told: str, now: Instant) -> tuple[str, str]:
-        """Which limit such words are about, and the pool it is about; '' where that is not to be said."""
+        """Return the limit that an autoscaler message refers to, and the pool; '' if the pool is not known."""
         if told.startswith(_TRIGGERED):
             return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
         if IN_BACKOFF in told:
@@ -77,21 +77,20 @@ class Capacity:
         return (LIMITS if _LIMITED in told and FULL not in told else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
-        """What it waits for: machines that boot, and groups that are left alone for a while."""
+        """Return what the autoscaler waits for: machines that boot, and node groups in backoff."""
         coming: dict[str, list[Instant]] = {}
         for machine in self._index.machines.coming.values():
             coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
         told = [
-            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} asked for, the first at {format_time(min(born))}"
+            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} requested, the first at {format_time(min(born))}"
             for where, born in sorted(coming.items())
         ]
         told += [
-            f"pool {where}: {each.code}; it is tried again after {format_time(each.until)}"
-            for where, each in self._backoffs(now)
+            f"pool {where}: {each.code}; retried after {format_time(each.until)}" for where, each in self._backoffs(now)
         ]
         return told[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Those that last; where none does, those that ended, for nobody has looked again since."""
+        """Return the current backoffs. If none is current, return the expired ones: they were not retried yet."""
         every = sorted(self._index.backoffs.items())
         return [(where, each) for where, each in every if each.until > now] or every

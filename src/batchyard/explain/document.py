@@ -1,4 +1,4 @@
-"""The document that answers `why`: its parts, made of what was found out."""
+"""The Explanation document that answers `why`, and its parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ _VERDICTS: Final = {
 
 
 class Binding(NamedTuple):
-    """The one thing that is waited for."""
+    """The one limit that a subject waits for."""
 
     limit: str
     message: str
@@ -39,7 +39,7 @@ class Binding(NamedTuple):
     missing: str = ""
 
     def document(self) -> Part:
-        """As the document has it."""
+        """Return the binding limit as a part of the document."""
         where = {"kind": self.kind, "name": self.name} if self.kind else None
         return slim(
             limit=self.limit,
@@ -52,22 +52,22 @@ class Binding(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """Who asks: what he may read. Workloads of other namespaces are told without their names."""
+    """The user who asks. Names of Workloads in namespaces that the user may not read are hidden."""
 
     may_read: Callable[[str], bool]
 
     def name_of(self, key: str) -> str:
-        """A Workload by its key, if he may read it."""
+        """Return the key of a Workload if the user may read it, else a placeholder."""
         return key if self.may_read(key.partition("/")[0]) else "a Workload of another namespace"
 
 
 def slim(**fields: Any) -> Part:
-    """The fields that say something."""
+    """Return the nonempty fields."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
 def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetLooks]) -> list[Part]:
-    """What each pod set finds in each flavor, at each level of the cohort tree."""
+    """Return the result of each pod set in each flavor, at each level of the cohort tree."""
     return [
         slim(
             name=each.name,
@@ -110,12 +110,12 @@ def _level(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
 
 
 def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
-    """Whether a node is a ClusterQueue or a Cohort."""
+    """Return whether a node is a ClusterQueue or a Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 
 
 def holder_part(snapshot: Snapshot, holder: Holder, asker: Asker, fate: Mapping[str, Any]) -> Part:
-    """Who holds what; `fate` is what is to be said of its staying or going."""
+    """Return a holder of quota as a part of the document; `fate` holds the fields about its preemption."""
     workload = holder.workload
     holds = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
@@ -134,6 +134,6 @@ def holder_part(snapshot: Snapshot, holder: Holder, asker: Asker, fate: Mapping[
 
 
 def explanation(kind: str, namespace: str, name: str, now: Instant) -> Part:
-    """The beginning of the document."""
+    """Return the head of the document."""
     subject = slim(kind=kind, namespace=namespace, name=name)
     return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}

@@ -1,4 +1,4 @@
-"""Of a Workload that lost its quota: why, for whom, and who else might have gone instead."""
+"""Explains an eviction: the reason, the preemptor, and the alternatives to this victim."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ _LOOKED_AT_MAX: Final = 50
 
 
 def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: Asker, *, fair_sharing: bool) -> Part:
-    """What is told of its last eviction; nothing if it was not evicted since it last had quota."""
+    """Return the part about the last eviction; empty if the Workload has had quota since."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
         return {}
@@ -42,7 +42,7 @@ def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: A
 
 
 def summary_of(part: Mapping[str, Any]) -> str:
-    """How the summary of one that was evicted begins."""
+    """Return the beginning of the summary of an evicted Workload."""
     told = part.get("preemption") or {}
     if not told:
         return ""
@@ -50,22 +50,22 @@ def summary_of(part: Mapping[str, Any]) -> str:
 
 
 def _view_of(uid: str, index: AdmissionIndex) -> WorkloadView | None:
-    """The Workload of that uid, if it is not done."""
+    """Return the unfinished Workload of that uid."""
     return next((view for view in index.book.views() if view.uid == uid), None)
 
 
 def _ended_name(uid: str, reader: Reader, asker: Asker) -> str:
-    """One that has ended since."""
+    """Return the name of a preemptor that has finished since."""
     ended = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if ended is None:
-        return "a Workload that is gone"
+        return "a deleted Workload"
     return asker.name_of(f"{ended['metadata'].get('namespace', '')}/{ended['metadata']['name']}")
 
 
 def _alternatives(
     preemptor: WorkloadView, victim: WorkloadView, index: AdmissionIndex, asker: Asker, *, fair_sharing: bool
 ) -> list[str]:
-    """Others who hold what the preemptor took, each with why it was not taken instead, as things stand now."""
+    """Return other holders of what the preemptor took, each with why it was not preempted, in the current state."""
     held = index.snapshot.holder(preemptor.key)
     name = held.queue.name if held is not None else index.cluster_queue_of(*preemptor.queue.split("/", 1))
     queue = index.snapshot.queues.get(name or "")
@@ -82,12 +82,12 @@ def _alternatives(
             continue
         reason = why_it_stays(request, other, fair_sharing=fair_sharing)
         text = _later(other, victim) if reason is None else reason.text
-        told.append(f"{asker.name_of(other.key)} was not taken: {text}")
+        told.append(f"{asker.name_of(other.key)} was not preempted: {text}")
     return told[:_SHOWN_MAX]
 
 
 def _later(other: Admitted, victim: WorkloadView) -> str:
-    """Why another candidate comes after the victim: by priority, then by how lately it was admitted."""
+    """Return why another candidate comes after the victim: its priority, or its later reservation time."""
     if other.priority != victim.priority:
         return f"its priority {other.priority} is {'higher' if other.priority > victim.priority else 'lower'}"
-    return f"it has the same priority and quota since {format_time(other.reserved_at)}: the latest goes first"
+    return f"it has the same priority and quota since {format_time(other.reserved_at)}: the latest is preempted first"

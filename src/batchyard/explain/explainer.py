@@ -1,4 +1,4 @@
-"""`why`: the document about a Workload, a job, a pod or a ClusterQueue, as things stand."""
+"""The `why` document about a Workload, job, pod or ClusterQueue, in the current state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -27,15 +27,15 @@ from batchyard.scheduling.workload import lifecycle
 
 # --- refusals ---
 #
-# Writes about an object that the API server refuses again and again, as the Events of controllers report them.
+# Writes about an object that the API server keeps rejecting, as reported by Events of controllers.
 
 
-#: A refused write is retried every minute: an Event that is older than this is of a write that was done since.
+#: A rejected write is retried every minute. An older Event means that the write has succeeded since.
 _LASTS: Final = 5 * MINUTE
 
 
 def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
-    """The last refusal of a write about an object, with its age; '' if there is none of the last minutes."""
+    """Return the last rejected write about an object, with its age; '' if none is recent."""
     metadata = obj["metadata"]
     found = {
         _told_at(event): event["message"]
@@ -47,32 +47,32 @@ def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
 
 
 def _told_at(event: Mapping[str, Any]) -> Instant:
-    """When an Event was told last."""
+    """Return when an Event was last observed."""
     told = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return parse_time(told) if told else 0
 
 
 # --- queues ---
 #
-# A ClusterQueue: whether it admits, who is at its front and why that one waits, what it uses, borrows and lends.
+# A ClusterQueue: whether it admits, its head and why that one is pending, and what it uses, borrows and lends.
 
 
 _SHOWN_MAX: Final = 5
 
 
 class Queues:
-    """See the module."""
+    """Explains ClusterQueues from the scheduler cache."""
 
     def __init__(self, index: AdmissionIndex, pending: PendingWorkloads) -> None:
         self._index = index
         self._pending = pending
 
     def explain(self, obj: Obj, now: Instant, asker: Asker) -> Part:
-        """The parts of the document."""
+        """Return the parts of the document."""
         name = obj["metadata"]["name"]
         queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
         if queue is None or waiting is None:
-            return {"state": "Unknown", "summary": "it was made just now, and nobody has looked at it yet"}
+            return {"state": "Unknown", "summary": "it was just created; the scheduler has not processed it yet"}
         self._index.snapshot.settle()
         ready = self._index.readiness(name)
         part = slim(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quotas(queue))
@@ -87,18 +87,18 @@ class Queues:
             return {**part, "state": "Inactive", "summary": ready.message, "binding": binding.document()}
         front = waiting.front(1)
         if not front:
-            told = f"it admits; {held} Workloads hold quota and nobody is in line"
-            more = f", {len(waiting)} wait for a time or a condition of their own" if len(waiting) else ""
+            told = f"it admits; {held} Workloads hold quota and none is pending in line"
+            more = f", {len(waiting)} wait for their backoff or condition" if len(waiting) else ""
             return {**part, "state": "Active", "summary": told + more}
         head = asker.name_of(front[0].key)
         binding_of_head = self._pending.binding_in_line(front[0].key, queue, asker)
-        why = binding_of_head.message if binding_of_head is not None else "it is looked at next"
+        why = binding_of_head.message if binding_of_head is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head}: {why}"}
         part |= {"binding": binding_of_head.document()} if binding_of_head is not None else {}
-        return {**part, "state": "Active", "summary": f"{len(waiting)} wait; at the front {head}: {why}"}
+        return {**part, "state": "Active", "summary": f"{len(waiting)} pending; at the head {head}: {why}"}
 
     def _quotas(self, queue: ClusterQueue) -> list[Part]:
-        """What it has of each flavor and resource, uses, borrows, and has lent."""
+        """Return the quota of each flavor and resource: nominal, used, borrowed, lent and available."""
         node, told = queue.node, []
         for fr in node.declared:
             flavor, resource = self._index.snapshot.names[fr]
@@ -127,12 +127,12 @@ UNMANAGED: Final = "Unmanaged"
 
 
 def everywhere(_namespace: str) -> bool:
-    """Who may read all."""
+    """Allow reading every namespace."""
     return True
 
 
 class Explainer:
-    """See the module."""
+    """Answers `why` for all kinds, from the scheduler cache, the objects and the node capacity."""
 
     def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader, capacity: Capacity | None = None) -> None:
         self._index = index
@@ -144,9 +144,9 @@ class Explainer:
         self._queues = Queues(index, self._pending)
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = everywhere) -> Part | None:
-        """The document about an object; None if there is no such object.
+        """Return the document about an object; None if it does not exist.
 
-        Workloads of namespaces that may not be read are told without their names.
+        Names of Workloads in namespaces that may not be read are hidden.
         """
         obj = self._reader.get(key)
         if obj is None:
@@ -164,7 +164,7 @@ class Explainer:
         return self._led(obj, now, asker)
 
     def _led(self, obj: Obj, now: Instant, asker: Asker) -> Part:
-        """A job or a pod: what is true of its Workload, and of itself."""
+        """Explain a job or a pod: its Workload, and itself."""
         found, own = workload_of(obj, self._reader), self._own(obj)
         if found.workload is None:
             return {
@@ -179,7 +179,7 @@ class Explainer:
         return {**part, **({"summary": summary} if summary else {}), **own, "facts": facts}
 
     def _own(self, obj: Obj) -> Part:
-        """What is to be said of a pod itself."""
+        """Return the part about a pod itself."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)

@@ -1,6 +1,6 @@
-"""What a Workload would find in every flavor of its ClusterQueue, those included that the search never comes to.
+"""What a Workload would find in every flavor of its ClusterQueue, including those that the search does not reach.
 
-The same functions as the search for flavors, asked about all flavors instead of up to the first that will do.
+It calls the functions of the flavor assigner for all flavors instead of up to the first one that suffices.
 """
 
 from collections.abc import Sequence
@@ -18,63 +18,63 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class Ask(NamedTuple):
-    """What is asked of one resource in one flavor, and what is there."""
+    """The request for one resource in one flavor, and the available quota."""
 
     resource: str
     fr: int
-    #: By this pod set, and by those of the Workload before it that take of the same.
+    #: The request of this pod set, and of earlier pod sets that use the same flavor and resource.
     amount: int
     assumed: int
-    #: What the ClusterQueue may still use, and the most it could ever.
+    #: The available quota of the ClusterQueue, and its potential capacity.
     free: int
     most: int
     possibility: Possibility
 
     @property
     def total(self) -> int:
-        """All that is asked."""
+        """The request including that of earlier pod sets."""
         return self.assumed + self.amount
 
     @property
     def missing(self) -> int:
-        """How much is lacking; 0 if it is there."""
+        """The missing amount; 0 if the request fits."""
         return max(0, self.total - self.free) if self.total else 0
 
 
 class Look(NamedTuple):
-    """What came of one flavor."""
+    """The verdict on one flavor."""
 
     flavor: str
     #: The number of its resource group.
     group: int
-    #: What rules it out whatever its quota, in Kueue's words; '' if nothing does.
+    #: Why the flavor is excluded regardless of quota, in Kueue's words; '' if it is not.
     obstacle: str
     asks: tuple[Ask, ...]
-    #: That of its worst resource.
+    #: The possibility of its worst resource.
     possibility: Possibility
 
     @property
     def fits(self) -> bool:
-        """Whether it is to be had as things stand."""
+        """Whether the request fits at present."""
         return self.possibility is Possibility.FIT
 
     @property
     def exceeds(self) -> bool:
-        """Whether more is asked than the ClusterQueue could ever have of it."""
+        """Whether the request exceeds the potential capacity of the ClusterQueue."""
         return any(ask.total > ask.most for ask in self.asks)
 
 
 class PodSetLooks(NamedTuple):
-    """What came of all flavors for one pod set."""
+    """The verdicts on all flavors for one pod set."""
 
     name: str
     pods: int
     looks: tuple[Look, ...]
-    #: A resource that no group of the ClusterQueue has; '' if there is none.
+    #: A resource that no group of the ClusterQueue covers; '' if all are covered.
     unavailable: str
 
     def groups(self) -> list[list[Look]]:
-        """The looks by resource group."""
+        """Return the verdicts by resource group."""
         found: dict[int, list[Look]] = {}
         for look in self.looks:
             found.setdefault(look.group, []).append(look)
@@ -84,7 +84,7 @@ class PodSetLooks(NamedTuple):
 def looks_of(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: Policy
 ) -> tuple[PodSetLooks, ...]:
-    """What each pod set would find, given what the search gives to those before it."""
+    """Return what each pod set would find, given the assignments of the earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
     victims = VictimSearch(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
     search = FlavorSearch(

@@ -1,7 +1,7 @@
-"""A fork of one cohort tree: who waits there is decided upon until nothing more happens, as the scheduler would.
+"""A fork of one cohort tree, in which the scheduler's decisions are simulated until nothing changes.
 
-The queues, the order of turns and the cycle are the scheduler's own; only that whoever is preempted is gone at once.
-What a trial did is undone after it, so that one fork serves many trials.
+The queues, the queue order and the cycle are those of the scheduler. Preempted Workloads release their quota at once. A
+trial is undone after it ends, so one fork serves many trials.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ from batchyard.scheduling.workload_cache import admitted_of
 
 # --- copies ---
 #
-# A copy of one cohort tree, to try changes on that the real one is never to see.
+# A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 
 
 def tree_copy(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
-    """A snapshot of its own with the tree of a ClusterQueue and who holds quota there.
+    """Return a separate snapshot of a ClusterQueue's tree with its quota holders.
 
-    Ids of flavor-resources are the same. Those evicted already hold nothing any more: they are on their way out.
+    Ids of flavor-resources are the same. Evicted Workloads are left out: they will release their quota.
     """
     copy = Snapshot()
     for flavor in snapshot.flavors.values():
@@ -50,7 +50,7 @@ def tree_copy(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
 
 
 def dismantle(copy: Snapshot) -> None:
-    """Break the cycles of a copy that nobody looks at any more: a live platform looks for garbage but seldom."""
+    """Break the reference cycles of an unused copy, because the cyclic garbage collector runs rarely."""
     for queue in copy.queues.values():
         queue.workloads.clear()
         queue.forget_ranks()
@@ -75,26 +75,26 @@ def _copied(held: Admitted, queue: ClusterQueue) -> Admitted:
     )
 
 
-#: So many who wait are taken into a fork: of the queue itself, those before the Workload, and of all others together.
+#: Limits on pending Workloads in a fork: those of the same queue ahead of the Workload, and all others together.
 AHEAD_MAX: Final = 64
 OTHERS_MAX: Final = 32
-#: So many decisions about heads one fork makes, over all its trials, and so many for one purpose; then it says no more.
+#: Limits on head decisions over all trials of a fork, and for one purpose. Beyond them, it gives no result.
 DECISIONS_MAX: Final = 1000
 PURPOSE_MAX: Final = 400
-#: Who is preempted more often in one trial is in a loop: nothing comes of that.
+#: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
 _TIMES_PREEMPTED_MAX: Final = 3
 
 
 class Change(NamedTuple):
-    """What is otherwise in a trial."""
+    """A hypothetical change of objects."""
 
     queues: Mapping[str, ClusterQueueView] = {}
     cohorts: Mapping[str, CohortView] = {}
-    #: The Workload as it would be.
+    #: The changed Workload.
     workload: WorkloadView | None = None
-    #: Those who hold quota and would not.
+    #: Keys of Workloads that no longer hold quota.
     gone: Sequence[str] = ()
-    #: Whether its ClusterQueue admits though it does not now.
+    #: Whether its ClusterQueue admits although it is inactive.
     opens: bool = False
 
 
@@ -103,19 +103,19 @@ AS_IT_IS: Final = Change()
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trial."""
+    """The result of a trial."""
 
     is_admitted: bool = False
-    #: Whom the Workload itself preempted on the way, by key.
+    #: Keys of the Workloads that the Workload itself preempted.
     preempted: list[str] = field(default_factory=list)
 
 
-class TooMuch(Exception):  # noqa: N818 - says what happened
-    """The fork has made all the decisions that it may: what is asked of it stays unknown."""
+class TooMuch(Exception):  # noqa: N818 - named for the event
+    """The fork has reached its limit of decisions; the result is unknown."""
 
 
 class Fork:
-    """See the module."""
+    """A copy of one cohort tree with its pending Workloads, and the number of decisions made in it."""
 
     def __init__(self, index: AdmissionIndex, policy: Policy, target: WorkloadView, queue: ClusterQueue) -> None:
         self.snapshot = tree_copy(index.snapshot, queue)
@@ -126,10 +126,10 @@ class Fork:
         self._namespaces = index.namespaces
         self._now: Instant = index.line_up.now
         self._pending = index.line_up.pending
-        #: How many before the Workload are left out, for there are too many, and how many elsewhere in the tree.
+        #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
         self.left_out = self.left_out_elsewhere = 0
         self._waiting = self._who_waits()
-        #: Views of those who hold quota, for when they are preempted and wait again.
+        #: Views of quota holders, needed if they are preempted and become pending.
         self._views = {key: view for key in self._held() if (view := index.book.view(key)) is not None}
         self._number = 0
         self._decided = 0
@@ -137,41 +137,41 @@ class Fork:
         self._views_put: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
     def begin(self) -> None:
-        """Something else is tried out from here on."""
+        """Start a new purpose with its own limit of decisions."""
         self._decided_max = min(DECISIONS_MAX, self._decided + PURPOSE_MAX)
 
     def count(self, heads: int) -> None:
-        """Decisions are made about so many heads; TooMuch if that is too many."""
+        """Count decisions about `heads` heads. Raise TooMuch over the limit."""
         self._decided += heads
         if self._decided > self._decided_max:
             raise TooMuch
 
     def close(self) -> None:
-        """Leave nothing behind: no more is tried."""
+        """Release the copy; no trial may follow."""
         dismantle(self.snapshot)
 
     def restore(self) -> None:
-        """Let all queues and Cohorts be as they are, for who reads the snapshot between trials."""
+        """Restore all queues and Cohorts, for readers of the snapshot between trials."""
         self._put(AS_IT_IS)
 
     def others(self) -> Iterable[WorkloadView]:
-        """Those that compete: all in the fork that wait, but the Workload itself."""
+        """Return all pending Workloads in the fork except the Workload itself."""
         return [view for views in self._waiting.values() for view in views if view.key != self.target.key]
 
     def try_out(self, change: Change = AS_IT_IS) -> Outcome:
-        """What comes of a change; TooMuch if that would take too long."""
+        """Return the outcome of a change. Raise TooMuch if it needs too many decisions."""
         self._put(change)
         return _Trial(self, change).run()
 
     def admits(self, change: Change) -> bool:
-        """Whether the Workload is admitted after a change, be it once those it preempts are gone."""
+        """Report whether the Workload is admitted after a change, possibly after preemptions."""
         return self.try_out(change).is_admitted
 
     def _held(self) -> list[str]:
         return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
 
     def _who_waits(self) -> dict[str, list[WorkloadView]]:
-        """Who is tried, by ClusterQueue, in the order of their turn."""
+        """Return the pending Workloads to simulate, by ClusterQueue, in queue order."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
         share = max(1, OTHERS_MAX // max(1, len(names)))
         waiting = {name: self._pending[name].front(share) for name in names[:OTHERS_MAX]}
@@ -187,7 +187,7 @@ class Fork:
         return waiting
 
     def _put(self, change: Change) -> None:
-        """Let the queues and Cohorts be as a change has them, and all others as they are."""
+        """Apply a change to queues and Cohorts, and restore all others."""
         queues, cohorts = self._views_put
         snapshot = self.snapshot
         for name in {**queues, **change.queues}:
@@ -211,7 +211,7 @@ class Fork:
 
 
 class _Trial:
-    """One run of a fork."""
+    """One trial in a fork."""
 
     def __init__(self, fork: Fork, change: Change) -> None:
         self._fork = fork
@@ -234,7 +234,7 @@ class _Trial:
                 self._line_up.show_new(name)
 
     def run(self) -> Outcome:
-        """Cycle after cycle, until the Workload is admitted or nothing more happens; then all is as before."""
+        """Run cycles until the Workload is admitted or nothing changes, then undo everything."""
         seen: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_looping:
@@ -263,7 +263,7 @@ class _Trial:
         return Cycle(self._snapshot, fork._policy, fork._namespaces, fork._number)
 
     def _apply(self, decision: Decision) -> bool:
-        """Carry a decision out; whether its Workload was parked."""
+        """Apply a decision. Return whether its Workload was parked."""
         match decision:
             case Admit():
                 self._admit(decision)
@@ -313,10 +313,10 @@ class _Trial:
 
 
 def _tried(decision: Decision) -> object:
-    """How far the search for its flavors came."""
+    """Return how far its flavor search got."""
     return decision.last.tried if isinstance(decision, Wait) and decision.last is not None else ()
 
 
 def _is_stuck(decision: Decision) -> bool:
-    """Whether a decision changes nothing."""
+    """Report whether a decision changes nothing."""
     return not isinstance(decision, Admit | Preempt)

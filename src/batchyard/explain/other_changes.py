@@ -1,4 +1,4 @@
-"""What else would admit a Workload: a higher priority, fewer pods, a flavor it does not ask for, the end of others."""
+"""Changes other than quota that would admit a Workload: priority, size, flavor, end of others, queueing strategy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,13 +26,13 @@ Imagine = Callable[[Obj, WorkloadView], WorkloadView]
 
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
-#: So many holders at most are to end, and so many are looked at.
+#: At most this many holders are proposed to end, and at most this many are considered.
 _ENDED_MAX: Final = 4
 _LOOKED_AT_MAX: Final = 64
 
 
 def priority_changes(case: Case, imagine: Imagine, classes: Mapping[str, int]) -> Iterator[Proposal]:
-    """The lowest priority that would admit it, be it by preemption or by its place in line.
+    """Propose the lowest priority that admits the Workload, by preemption or by queue order.
 
     `classes` are the WorkloadPriorityClasses by name.
     """
@@ -57,7 +57,7 @@ def priority_changes(case: Case, imagine: Imagine, classes: Mapping[str, int]) -
 
 
 def _lowest(values: Sequence[int], will_do: Callable[[int], bool]) -> int | None:
-    """The first of ascending values that will do, if the last does."""
+    """Return the first of ascending values for which `will_do` holds, if it holds for the last."""
     if not values or not will_do(values[-1]):
         return None
     low, high = 0, len(values) - 1
@@ -71,7 +71,7 @@ def _lowest(values: Sequence[int], will_do: Callable[[int], bool]) -> int | None
 
 
 def size_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
-    """The most pods of its largest pod set with which it would be admitted."""
+    """Propose the largest pod count of its largest pod set that would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
@@ -92,10 +92,10 @@ def size_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
 
 
 def _most(will_do: Callable[[int], bool], limit: int) -> int:
-    """The most below a limit that will do while one more does not; 0 if not even one will."""
+    """Return the largest number below `limit` for which `will_do` holds; 0 if it fails for 1."""
     if limit < 2 or not will_do(1):
         return 0
-    low, high = 1, limit  # will do, will not
+    low, high = 1, limit  # holds, fails
     while high - low > 1:
         middle = (low + high) // 2
         if will_do(middle):
@@ -106,7 +106,7 @@ def _most(will_do: Callable[[int], bool], limit: int) -> int:
 
 
 def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
-    """By how many pods at a time a pod set can shrink: those of a JobSet by whole Jobs."""
+    """Return the step by which a pod set can shrink: the pods of one whole Job for a JobSet."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicated = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
@@ -119,7 +119,7 @@ def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
 
 
 def _count_patches(case: Case, index: int, count: int) -> Sequence[Patch]:
-    """How to ask for so many pods; none for a JobSet, which has to be made anew."""
+    """Return the patches that set the pod count; none for a JobSet, which must be recreated."""
     if case.owner is not None and case.owner["kind"] == "JobSet":
         return ()
     if case.owner is not None and case.owner["kind"] == "Job":
@@ -130,7 +130,7 @@ def _count_patches(case: Case, index: int, count: int) -> Sequence[Patch]:
 
 
 def flavor_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
-    """What its pods would have to tolerate, or to select, for a flavor that is ruled out and has room."""
+    """Propose tolerations or selectors that make an excluded flavor with free quota usable."""
     for name in _ruled_out(case):
         flavor = case.fork.snapshot.flavors.get(name)
         if flavor is None:
@@ -147,7 +147,7 @@ def _ruled_out(case: Case) -> list[str]:
 
 
 def _suited(pod_set: Mapping[str, Any], flavor: Flavor) -> dict[str, Any]:
-    """A pod set whose pods may use a flavor: they tolerate its taints, and select nothing that it is not."""
+    """Return a pod set whose pods may use a flavor: they tolerate its taints and select its labels."""
     template = pod_set["template"]
     return {**pod_set, "template": {**template, "spec": _suited_spec(template["spec"], flavor)}}
 
@@ -177,7 +177,7 @@ def _suited_spec(spec: Mapping[str, Any], flavor: Flavor) -> dict[str, Any]:
 
 
 def _told(case: Case, flavor: Flavor) -> str:
-    """What has to become of the pods, in words."""
+    """Describe the required changes of the pods."""
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     suited = [_suited_spec(spec, flavor) for spec in specs]
@@ -194,7 +194,7 @@ def _told(case: Case, flavor: Flavor) -> str:
 
 
 def _suiting(case: Case, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """How to let the pods be so; nothing for a job of which only a change of tolerations makes a new Workload."""
+    """Return the patches for the pods; none for a job whose Workload is recreated only for changed tolerations."""
     before = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     after = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
     owner = case.owner
@@ -216,7 +216,7 @@ def _suiting(case: Case, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patc
 
 
 def _additions(specs: Mapping[str, Mapping[str, Any]], order: Sequence[str], where: str) -> list[Mapping[str, Any]]:
-    """The operations that put what was changed of pod specs to their places."""
+    """Return the operations that add the changed pod spec fields at their paths."""
     return [
         {"op": "add", "path": f"{where.format(place)}/{field}", "value": specs[name][field]}
         for place, name in enumerate(order)
@@ -227,9 +227,9 @@ def _additions(specs: Mapping[str, Mapping[str, Any]], order: Sequence[str], whe
 
 
 def end_changes(case: Case, holders: Sequence[Holder], name_of: Callable[[str], str]) -> Iterator[Proposal]:
-    """The fewest of those who hold what is lacking that would have to end, taken in order of what they hold.
+    """Propose the fewest holders of the missing quota to end, in the order of `holders`.
 
-    `name_of` tells a Workload by its key, or that it is not to be told.
+    `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
     keys = [holder.workload.key for holder in holders[:_LOOKED_AT_MAX]]
     chosen = _enough(case.fork, keys)
@@ -245,7 +245,7 @@ def end_changes(case: Case, holders: Sequence[Holder], name_of: Callable[[str], 
 
 
 def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
-    """Some whose end would do, none of whom could be spared; none if there are no such."""
+    """Return a minimal set of Workloads whose end admits the target; empty if there is none."""
     chosen: list[str] = []
     for key in keys[:_ENDED_MAX]:
         chosen.append(key)
@@ -264,7 +264,7 @@ def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
 
 
 def strategy_changes(case: Case) -> Iterator[Proposal]:
-    """Whether it would be admitted if those before it did not hold it up."""
+    """Propose BestEffortFIFO if Workloads ahead of it block it."""
     case.fork.restore()
     view = case.fork.queue.view
     if not view.strict_fifo:

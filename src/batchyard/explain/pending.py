@@ -1,4 +1,4 @@
-"""Why a Workload without quota waits: the one limit that binds, who holds what is lacking, and what would admit it."""
+"""Explanation of a Workload without quota: the binding limit, holders of the missing quota, and admitting changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ _HOLDERS_WEIGHED: Final = 200
 
 @dataclass(slots=True)
 class Situation:
-    """A Workload that a ClusterQueue has in line, with what a cycle and every flavor say of it."""
+    """A pending Workload in a ClusterQueue, with the decision of a cycle and the verdicts on every flavor."""
 
     workload: Obj
     view: WorkloadView
@@ -59,7 +59,7 @@ class Situation:
 
 
 class PendingWorkloads:
-    """See the module."""
+    """Explains Workloads without a quota reservation, from the scheduler cache and the objects."""
 
     def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader) -> None:
         self._index = index
@@ -67,7 +67,7 @@ class PendingWorkloads:
         self._reader = reader
 
     def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
-        """The parts of the document that say why it waits."""
+        """Return the parts of the document that explain why the Workload is pending."""
         queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, queues, self._index)
         if blocker is not None:
@@ -80,7 +80,7 @@ class PendingWorkloads:
         return self._of_queue(workload, view, queue, now, asker)
 
     def binding_in_line(self, key: str, queue: ClusterQueue, asker: Asker) -> Binding | None:
-        """What one that waits in a queue is short of, whoever is before it; None if nothing stands in its way."""
+        """Return the shortage of a pending Workload, regardless of queue order; None if it fits."""
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
@@ -89,7 +89,7 @@ class PendingWorkloads:
         return blockers.refusal_of(situation.decision, self._index) or self._limit(situation, asker)
 
     def _view(self, workload: Obj, queue: str) -> WorkloadView:
-        """The Workload as the scheduler sees it."""
+        """Return the Workload as the scheduler sees it."""
         view = workload_view(workload)
         waiting = self._index.line_up.pending.get(queue)
         found = None if waiting is None else waiting.get(view.key)
@@ -114,7 +114,7 @@ class PendingWorkloads:
             fork.close()
 
     def _weighed(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
-        """What binds, who holds it and what would help, with a fork to try things in."""
+        """Return the binding limit, the quota holders and the admitting changes, simulated in a fork."""
         baseline = _baseline(fork)
         binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, baseline, asker)
         binding = binding or self._limit(situation, asker) or self._turn(situation, baseline, asker)
@@ -147,7 +147,7 @@ class PendingWorkloads:
         return Binding(blockers.PODS_READY, str(reserved.get("message", "")))
 
     def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
-        """Who blocks a StrictFIFO queue, and what that one waits for."""
+        """Return the head that blocks a StrictFIFO queue, and why that one is pending."""
         queue, waiting = situation.queue, self._index.line_up.pending[situation.queue.name]
         if waiting.get(situation.view.key) is None:
             return None
@@ -159,32 +159,32 @@ class PendingWorkloads:
         head = front[0].key
         name = asker.name_of(head)
         waits_for = self.binding_in_line(head, queue, asker)
-        told = f"; that one waits: {waits_for.message}" if waits_for is not None else ""
-        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is before it{told}"
+        told = f"; that Workload waits: {waits_for.message}" if waits_for is not None else ""
+        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{told}"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
     def _behind_preemptor(self, situation: Situation, preemptor: str, asker: Asker) -> Binding | None:
-        """Who stays at the front of the queue, though the one asked about would fit."""
+        """Return the preemptor that stays at the head of the queue, although this Workload would fit."""
         if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
             return None
         name = asker.name_of(preemptor)
-        text = f"{name} stays at the front of ClusterQueue {situation.queue.name} until those it preempts are gone"
+        text = f"{name} stays at the head of ClusterQueue {situation.queue.name} until its victims are gone"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
     def _turn(self, situation: Situation, baseline: Outcome, asker: Asker) -> Binding:
-        """Nothing stands in its way but, maybe, others who are decided upon before it."""
+        """Return the binding for a Workload that fits: at most the queue order keeps it pending."""
         queue = situation.queue.name
         if baseline.is_admitted:
             blocked = blockers.blocked_entry(self._index, asker)
-            return blocked or Binding(TURN, "nothing stands in its way: it is admitted next", "ClusterQueue", queue)
+            return blocked or Binding(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending = self._index.line_up.pending
         fronts = [view.key for each in self._tree(situation) for view in pending[each.name].front(1)]
         names = list(dict.fromkeys([asker.name_of(key) for key in fronts if key != situation.view.key]))
-        text = f"it would fit, and others come first and take or keep the room: {', '.join(names[:AHEAD_SHOWN])}"
+        text = f"it would fit, but others are ahead and take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return Binding(TURN, text, "ClusterQueue", queue)
 
     def _waits_for_others(self, situation: Situation, outcome: Outcome, asker: Asker) -> Binding | None:
-        """Whether it is admitted without anybody's doing, once those who are preempted are gone."""
+        """Return a binding if the Workload is admitted without intervention, once preempted Workloads are gone."""
         decision = situation.decision
         going = [held.key for queue in self._tree(situation) for held in queue.workloads.values() if held.evicted]
         if isinstance(decision, Preempt):
@@ -194,15 +194,13 @@ class PendingWorkloads:
         names = list(dict.fromkeys(map(asker.name_of, going or outcome.preempted)))
         shown = ", ".join(names[:HOLDERS_SHOWN])
         more = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
-        return Binding(
-            PREEMPTION, f"it waits for {shown}{more} to give back quota", "ClusterQueue", situation.queue.name
-        )
+        return Binding(PREEMPTION, f"it waits for {shown}{more} to release quota", "ClusterQueue", situation.queue.name)
 
     def _tree(self, situation: Situation) -> list[ClusterQueue]:
         return self._index.snapshot.queues_below(situation.queue.node.path[0])
 
     def _limit(self, situation: Situation, asker: Asker) -> Binding | None:
-        """What it is short of."""
+        """Return the shortage of the Workload as a binding."""
         shortage, queue = situation.shortage, situation.queue
         if shortage is None:
             return None
@@ -219,7 +217,7 @@ class PendingWorkloads:
         return Binding(limit, text, kind, bound.node.name, look.flavor, ask.resource, missing)
 
     def _with_priority(self, situation: Situation, limit: str) -> str:
-        """Priority binds where quota is used up by some who could be preempted if their priorities were lower."""
+        """Return `priority` if lower priorities of some quota holders would allow their preemption, else the limit."""
         if limit != NOMINAL or not situation.queue.view.preemption.is_allowed:
             return limit
         found = [self._stays(situation, holder) for holder in situation.holders[:_HOLDERS_WEIGHED]]
@@ -255,7 +253,7 @@ class PendingWorkloads:
         return slim(position=place + 1, of=len(waiting), ahead=names, strategy=_strategy(queue))
 
     def _shares(self, queue: ClusterQueue, holders: Iterable[Holder]) -> list[Part]:
-        """The weighted shares that decide under fair sharing: of its own queue, and of those that hold."""
+        """Return the weighted shares under fair sharing: of its own queue, and of the queues of the holders."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         told = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
@@ -264,7 +262,7 @@ class PendingWorkloads:
         return told
 
     def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
-        """What would admit it, each tried in the fork."""
+        """Return the changes that would admit the Workload, each simulated in the fork."""
         owner, shortage = self._owner(situation.workload), situation.shortage
         limit = shortage.limit if shortage is not None else ""
         case = Case(situation.workload, situation.view, situation.looks, fork, owner, limit)
@@ -286,10 +284,10 @@ class PendingWorkloads:
                 found.extend(_change(proposal, fork) for proposal in search())
             except TooMuch:
                 is_cut = True
-        return slim(changes=found, changesEnd="there was more to try than one answer may take" if is_cut else "")
+        return slim(changes=found, changesEnd="the limit of simulated decisions was reached" if is_cut else "")
 
     def _remedies(self, workload: Obj, name: str) -> Part:
-        """What would let it be looked at, and be admitted."""
+        """Return the changes that make the scheduler consider the Workload and admit it."""
         queue = self._index.snapshot.queues.get(name)
         if queue is None:
             return {}
@@ -307,9 +305,9 @@ class PendingWorkloads:
 
 
 def _change(proposal: Proposal, fork: Fork) -> Part:
-    given = [f"once the {fork.left_out} before it in line are gone"] if fork.left_out else []
+    given = [f"once the {fork.left_out} ahead of it in line are gone"] if fork.left_out else []
     if fork.left_out_elsewhere:
-        given.append(f"if none of {fork.left_out_elsewhere} others in its cohort takes it first")
+        given.append(f"if none of {fork.left_out_elsewhere} others in its cohort takes the quota first")
     return {**proposal.document(), **slim(given=", ".join(given))}
 
 
@@ -318,7 +316,7 @@ def _strategy(queue: ClusterQueue) -> str:
 
 
 def _baseline(fork: Fork) -> Outcome:
-    """What becomes of it if nobody does anything."""
+    """Return the outcome without any change."""
     try:
         return fork.try_out()
     except TooMuch:
@@ -326,13 +324,13 @@ def _baseline(fork: Fork) -> Outcome:
 
 
 def _every_obstacle(situation: Situation) -> str:
-    """Why none of the flavors may be used."""
+    """Return the reasons why none of the flavors may be used."""
     told = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
     return "; ".join(dict.fromkeys(told))
 
 
 def _told(situation: Situation, limit: str, where: str, missing: str) -> str:
-    """A shortage of quota in words."""
+    """Describe a shortage of quota."""
     shortage = situation.shortage
     assert shortage is not None
     assert shortage.ask is not None
@@ -346,7 +344,7 @@ def _told(situation: Situation, limit: str, where: str, missing: str) -> str:
         return f"{asked} {ask.resource} of flavor {flavor} asked, and {never}"
     words = {
         BORROWING: f"the borrowingLimit of {where} is reached",
-        LENDING: f"the lendingLimit of {where} keeps back what is unused",
-        PRIORITY: "those who hold it have priorities that are not lower",
+        LENDING: f"the lendingLimit of {where} does not lend the unused quota",
+        PRIORITY: "its holders do not have a lower priority",
     }
     return f"{start}: {words.get(limit, f'the quota of {where} is in use')}"

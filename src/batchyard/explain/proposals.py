@@ -1,4 +1,4 @@
-"""What would let the scheduler look at a Workload that it does not consider, and whether it would be admitted then."""
+"""Fixes that make the scheduler consider a Workload again, if it would then be admitted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from batchyard.scheduling.workload import lifecycle
 
 # --- proposal ---
 #
-# A change that would admit a Workload: in words, as patches, and tried out.
+# A change that would admit a Workload: its description, its patches, and the proof by simulation.
 
 
 QUOTA: Final = "quota"
@@ -34,37 +34,37 @@ Patch = Mapping[str, Any]
 
 
 class Proposal(NamedTuple):
-    """See the module. Whoever makes one has tried it, and one unit less."""
+    """A change that admits the Workload in a simulation. The creator has simulated it, and one unit less."""
 
     kind: str
     text: str
     apply: Sequence[Patch]
 
     def document(self) -> dict[str, Any]:
-        """As the document has it."""
+        """Return the proposal as a part of the document."""
         return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
 
 
 class Case(NamedTuple):
-    """A Workload that waits, and a fork to try things in."""
+    """A pending Workload, and a fork for simulations."""
 
     workload: Obj
     view: WorkloadView
     looks: Sequence[PodSetLooks]
     fork: Fork
-    #: The job that the Workload was made for; None if it was made for none.
+    #: The job that the Workload was created for; None if there is none.
     owner: Obj | None
-    #: The limit that binds.
+    #: The binding limit.
     limit: str = ""
 
 
 def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:
-    """A patch as `kubectl patch --type json` takes it."""
+    """Return a patch for `kubectl patch --type json`."""
     return _patch(kind, name, namespace, "json", list(operations))
 
 
 def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str = "") -> Patch:
-    """A patch as `kubectl patch --type merge` takes it."""
+    """Return a patch for `kubectl patch --type merge`."""
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
@@ -75,13 +75,13 @@ def _patch(kind: str, name: str, namespace: str, how: str, patch: Any) -> Patch:
 
 # --- smallest ---
 #
-# The least of something that will do, found by trying.
+# Searches for the least value that satisfies a predicate.
 
 
 def smallest(will_do: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
-    """Amounts that will do, of which none may be one less; None if not even the last of the steps will do.
+    """Return amounts that satisfy `will_do`, none of which can be one less; None if the last step fails.
 
-    `steps` are ever larger guesses, the first being the likely one.
+    `steps` are increasing guesses; the first is the likely one.
     """
     place = _first(lambda index: will_do(steps[index]), len(steps))
     if place is None:
@@ -103,14 +103,14 @@ def _with_one(will_do: Callable[[Sequence[int]], bool], before: list[int], after
 
 
 def least_amount(will_do: Callable[[int], bool], amount: int) -> int:
-    """The least amount that will do while one less does not, from one that will do down to 0."""
+    """Return the least amount with `will_do`, searched downwards to 0 while one less also holds."""
     if amount == 0 or not will_do(amount - 1):
         return amount
     return least_between(will_do, 0, amount - 1)
 
 
 def _first(will_do: Callable[[int], bool], count: int) -> int | None:
-    """The first of so many that will do: the very first is asked before the last, then those between."""
+    """Return the first index with `will_do`: the first is tested, then the last, then those between."""
     if will_do(0):
         return 0
     if count < 2 or not will_do(count - 1):
@@ -119,7 +119,7 @@ def _first(will_do: Callable[[int], bool], count: int) -> int | None:
 
 
 def least_between(will_do: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number of these that will do, of those from which on all do; the last is known to."""
+    """Return the least number in the range with `will_do`, which is monotonic and holds for `high`."""
     while low < high:
         middle = (low + high) // 2
         if will_do(middle):
@@ -133,7 +133,7 @@ _NOT_STOPPED: Final = {"spec": {"stopPolicy": "None"}}
 
 
 class _Remedy(NamedTuple):
-    """Something to mend, and how its ClusterQueue is then."""
+    """A fix, with its patch and the fixed ClusterQueue."""
 
     text: str
     patch: Patch
@@ -143,7 +143,7 @@ class _Remedy(NamedTuple):
 def remedies(
     workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex, policy: Policy
 ) -> Iterator[Proposal]:
-    """The one thing that would have to be mended, if it is one and the Workload would be admitted then."""
+    """Propose the fix of the only fault, if the Workload would be admitted then."""
     found = list(_faults(workload, view, queue, index))
     if len(found) != 1:
         return
@@ -158,7 +158,7 @@ def remedies(
 
 
 def _faults(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex) -> Iterator[_Remedy]:
-    """All that is in the way and can be mended by a field; nothing if something else is in the way too."""
+    """Yield all faults that a field can fix; nothing if other faults exist."""
     started, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
     if not index.readiness_with(started).active or queue.in_cycle or labels is None:
         return

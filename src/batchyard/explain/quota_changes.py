@@ -1,4 +1,4 @@
-"""How much more quota would admit a Workload, and where: nominal, a borrowing limit, or what a lender lends."""
+"""Quota raises that would admit a Workload: nominal quota, a borrowing limit, or the lending limit of a lender."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,16 +18,16 @@ _NOMINAL: Final = "nominalQuota"
 _BORROWING: Final = "borrowingLimit"
 _LENDING: Final = "lendingLimit"
 _FIELDS: Final = {_NOMINAL: "nominal", _BORROWING: "borrowing_limit", _LENDING: "lending_limit"}
-#: So many ways to choose flavors are looked at, and so many lenders.
+#: Limits on the flavor combinations and on the lenders that are considered.
 _CHOICES_MAX: Final = 3
 _LENDERS_MAX: Final = 2
 
-#: By flavor and resource: how much is asked in all, and how much of that is lacking.
+#: By flavor and resource: the requested amount, and the missing part of it.
 Wants: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 
 
 class _Place(NamedTuple):
-    """A field of quotas that could be larger."""
+    """A quota field of a ClusterQueue or Cohort that could be raised."""
 
     view: ClusterQueueView | CohortView
     node: QuotaNode
@@ -38,18 +38,18 @@ class _Place(NamedTuple):
         return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
 
     def quota(self, pair: tuple[str, str]) -> Quota | None:
-        """Its quota for a flavor and resource."""
+        """Return its quota for a flavor and resource."""
         found = (quota for group in self.view.groups for quota in group.quotas)
         return next((quota for quota in found if (quota.flavor, quota.resource) == pair), None)
 
     def value(self, pair: tuple[str, str]) -> int | None:
-        """What the field says; None if it says nothing, or that there is no bound."""
+        """Return the value of the field; None if it is unset or unlimited."""
         quota = self.quota(pair)
         found: int | None = None if quota is None else getattr(quota, _FIELDS[self.field])
         return None if found is None or is_unlimited(found) else found
 
     def raised(self, amounts: Mapping[tuple[str, str], int]) -> Change:
-        """The change to so much more of each."""
+        """Return the change that raises the field by these amounts."""
         groups = tuple([self._raised(group, amounts) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return Change(queues={self.view.name: replace(self.view, groups=groups)})
@@ -65,7 +65,7 @@ class _Place(NamedTuple):
 
 
 def quota_changes(case: Case) -> Iterator[Proposal]:
-    """The smallest raises of quota that would admit it: for the flavor that lacks least anywhere, else in its queue."""
+    """Propose the smallest raises: for the flavor with the smallest shortage anywhere, else in its own queue."""
     for number, wants in enumerate(islice(_choices(case), _CHOICES_MAX)):
         lacking = {pair: missing for pair, (_, missing) in wants.items() if missing}
         if not lacking:
@@ -75,7 +75,7 @@ def quota_changes(case: Case) -> Iterator[Proposal]:
         for place in places if number == 0 else [each for each in places if each.node is case.fork.queue.node][:1]:
             found = _tried(case, place, lacking)
             if found is None and place.node is case.fork.queue.node and len(wants) > len(lacking):
-                # What is enough now may not be once those before it have taken theirs.
+                # The currently missing amount may not suffice after Workloads ahead of it have taken quota.
                 asked = {pair: missing for pair, (amount, missing) in wants.items() if amount}
                 found = _tried(case, place, asked) if all(place.value(pair) is not None for pair in asked) else None
             if found is not None:
@@ -83,7 +83,7 @@ def quota_changes(case: Case) -> Iterator[Proposal]:
 
 
 def _choices(case: Case) -> Iterator[Wants]:
-    """The ways to give each resource group one flavor that nothing rules out, those that lack least first."""
+    """Yield the combinations of one usable flavor for each resource group, smallest shortage first."""
     groups: dict[int, dict[str, list[Look]]] = {}
     for pod_set in case.looks:
         for look in pod_set.looks:
@@ -100,7 +100,7 @@ def _choices(case: Case) -> Iterator[Wants]:
 
 
 def _wants(looks: Sequence[Look]) -> Wants:
-    """What all pod sets together ask of one flavor."""
+    """Return what all pod sets together request of one flavor."""
     asked: dict[tuple[str, str], int] = {}
     free: dict[tuple[str, str], int] = {}
     for look in looks:
@@ -112,7 +112,7 @@ def _wants(looks: Sequence[Look]) -> Wants:
 
 
 def _lack(wants: Wants) -> tuple[bool, float]:
-    """How far from fitting: the largest share that is lacking of what is asked."""
+    """Return the distance from fitting: the largest missing share of a request."""
     shares = [missing / asked for asked, missing in wants.values() if asked]
     return max(shares, default=0.0) > 0, max(shares, default=0.0)
 
@@ -123,7 +123,7 @@ def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterato
     wanted = [_Place(queue.view, node, _NOMINAL), _Place(queue.view, node, _BORROWING)]
     for above in node.path[-2::-1]:
         if above.name in views:
-            wanted.append(_Place(views[above.name], above, _BORROWING))  # noqa: PERF401 - reads as the rest
+            wanted.append(_Place(views[above.name], above, _BORROWING))  # noqa: PERF401 - consistent with the other cases
     first = snapshot.id_of(*pairs[0])
     for kept in kept_back(node, first)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(kept.node)
@@ -137,7 +137,7 @@ def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterato
 
 
 def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) -> Proposal | None:
-    """The smallest raise there that will do, if any does."""
+    """Return the smallest raise of this field that admits the Workload, if any."""
     pairs = list(lacking)
     steps = _steps(case, pairs, [lacking[pair] for pair in pairs])
 
@@ -152,7 +152,7 @@ def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) ->
 
 
 def _steps(case: Case, pairs: Sequence[tuple[str, str]], missing: list[int]) -> list[list[int]]:
-    """What is lacking, and ever more: with what those ask who compete for it, one after the other."""
+    """Return increasing guesses: the shortage, plus the requests of competing Workloads one by one."""
     steps, total = [missing], list(missing)
     for view in case.fork.others():
         asked = {PODS: sum(view.counts)}

@@ -1,4 +1,4 @@
-"""From a job or a pod to its Workload, and why there is none where there is none."""
+"""Finds the Workload of a job or a pod, or the reason why it has none."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -15,16 +15,16 @@ _DEFAULT: Final = "default"
 
 
 class Found(NamedTuple):
-    """The Workload of something, or why there is none."""
+    """The Workload of an object, or the reason why it has none."""
 
     workload: Obj | None
-    #: What the Workload was made for: the object itself, or what it belongs to.
+    #: The job that the Workload was created for: the object itself, or an owner of it.
     job: Obj | None = None
     why_not: str = ""
 
 
 def workload_of(obj: Obj, reader: Reader) -> Found:
-    """The Workload of a job, a JobSet or a pod."""
+    """Return the Workload of a Job, a JobSet or a pod."""
     job = managed(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
@@ -42,7 +42,7 @@ def workload_of(obj: Obj, reader: Reader) -> Found:
 
 
 def managed(obj: Obj, reader: Reader) -> Obj | None:
-    """The job that queues for an object: its outermost owner that is a Job or a JobSet, or itself; None without one."""
+    """Return the queued job of an object: its outermost owner that is a Job or JobSet, or itself; None without one."""
     found = obj if obj["kind"] in _KINDS else None
     for above in jobs_above(obj, reader.get):
         found = above
@@ -53,20 +53,20 @@ def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
     kind, name, namespace = job["kind"], job["metadata"]["name"], job["metadata"].get("namespace", "")
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt is not None:
-        return f"{kind} {name} waits for its Workload {prebuilt.name}, which is not there"
+        return f"{kind} {name} waits for its Workload {prebuilt.name}, which does not exist"
     if queue:
-        return f"the Workload of {kind} {name} is not made yet, or the job has ended and it is gone"
+        return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
     told = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
     wrong = annotation(job, well_known.QUEUE_NAME)
     if wrong:
-        return f"{told}; {wrong} is given as an annotation: make that a label"
+        return f"{told}; {wrong} is set as an annotation and must be a label"
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT)) is None:
         return f"{told}, and namespace {namespace} has no LocalQueue {_DEFAULT} for jobs that name none"
-    return f"{told}; it was made before the LocalQueue {_DEFAULT} of namespace {namespace}"
+    return f"{told}; it was created before the LocalQueue {_DEFAULT} of namespace {namespace}"
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """The pods of a Workload's job that have not ended, by name."""
+    """Return the unfinished pods of a Workload's job, by name."""
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KINDS:
         return ()

@@ -1,1 +1,1 @@
-"""Controllers that keep the cluster tidy: Namespaces, accounts, roles, definitions, expired objects."""
+"""Housekeeping controllers: Namespaces, ServiceAccounts, roles, CustomResourceDefinitions, expiry."""

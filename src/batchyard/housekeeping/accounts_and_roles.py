@@ -1,5 +1,6 @@
-"""Every Namespace has a ConfigMap with the certificate that the API's is signed by, for the containers in it.
+"""Default ServiceAccounts, aggregated ClusterRoles, and the root CA ConfigMap of each Namespace.
 
+The ConfigMap contains the certificate that signs the API server's, for containers in the Namespace.
 Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
 """
 
@@ -25,21 +26,21 @@ from batchyard.interfaces.controller import Outcome
 
 
 class ServiceAccounts:
-    """See the module."""
+    """Creates the default ServiceAccount of each Namespace."""
 
     name = "serviceaccounts"
     rank = 0
     kinds = (scheme.NAMESPACE, scheme.SERVICE_ACCOUNT)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Namespace that comes or changes, or has lost its ServiceAccount."""
+        """Return a new or changed Namespace, or the one that lost its ServiceAccount."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is EventType.DELETED else (event.key,)
         is_lost = event.type is EventType.DELETED and event.key.name == DEFAULT
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Make the ServiceAccount where it is not there."""
+        """Create the ServiceAccount if it is missing."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return Outcome()
@@ -50,24 +51,24 @@ class ServiceAccounts:
 
 # --- cluster roles ---
 #
-# ClusterRoles that are made of others: they have the rules of all whose labels their aggregationRule selects.
+# Aggregated ClusterRoles: they have the rules of all ClusterRoles that their aggregationRule selects.
 #
 # Source: Kubernetes's pkg/controller/clusterroleaggregation.
 
 
 class ClusterRoleAggregation:
-    """See the module."""
+    """Updates the rules of aggregated ClusterRoles."""
 
     name = "clusterrole-aggregation"
     rank = 0
     kinds = (scheme.CLUSTER_ROLE,)
 
     def __init__(self) -> None:
-        #: Those that are made of others.
+        #: The aggregated ClusterRoles.
         self._aggregates: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """All that are made of others: any may be made of the one that has changed."""
+        """Return all aggregated ClusterRoles; any may include the changed one."""
         if event.type is not EventType.DELETED and event.obj.get("aggregationRule"):
             self._aggregates[event.key] = None
         else:
@@ -75,7 +76,7 @@ class ClusterRoleAggregation:
         return list(self._aggregates)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Give it the rules of those it is made of, each once."""
+        """Set the rules to those of the selected ClusterRoles, without duplicates."""
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
             return Outcome()
@@ -102,7 +103,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class RootCertificates:
-    """See the module."""
+    """Publishes the root certificate in a ConfigMap of each Namespace."""
 
     name = "root-ca-cert-publisher"
     rank = 0
@@ -112,13 +113,13 @@ class RootCertificates:
         self._data = {CERTIFICATE_KEY: certificate}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Namespace that comes or changes, or whose ConfigMap does."""
+        """Return a new or changed Namespace, or that of a changed ConfigMap."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if event.key.name == ROOT_CERTIFICATE else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Make the ConfigMap, or put it right."""
+        """Create or correct the ConfigMap."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return Outcome()

@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: whether they have their names to themselves, and what becomes of their objects.
+"""CustomResourceDefinition controller: name conflicts, establishment, and deletion of their objects.
 
-A definition whose names are free is established, and its kind served from then on. When it is deleted its objects go
-first. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
+A definition without name conflicts is established, and its kind is served from then on. When it is deleted, its objects
+are deleted first. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,20 +38,20 @@ _CONFLICTS: Final = {
 
 
 class CustomResourceDefinitions:
-    """See the module."""
+    """Updates the status of definitions, and empties those that are being deleted."""
 
     name = "custom-resources"
     rank = 0
-    kinds = None  # objects of any kind may be what a definition waits for
+    kinds = None  # a definition may wait for objects of any kind
 
     def __init__(self) -> None:
-        #: The definitions that there are, each with its group and the kind it defines.
+        #: The existing definitions, each with its group and the kind that it defines.
         self._known: dict[Key, tuple[str, str]] = {}
-        #: The definitions that are to go, by the kind of their objects.
+        #: The definitions that are being deleted, by the kind of their objects.
         self._leaving: dict[str, Key] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A definition that changes, and those that may want the names of one that goes; or whose last object goes."""
+        """Return a changed definition, those that may wait for freed names, or that of a deleted object."""
         key = event.key
         if key.kind != DEFINITION:
             leaving = self._leaving.get(key.kind)
@@ -67,7 +67,7 @@ class CustomResourceDefinitions:
         return (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Hold a new definition, say how it stands with its names, empty one that was deleted."""
+        """Add the finalizer to a new definition and update its status, or delete the objects of a deleted one."""
         definition = reader.get(key)
         if definition is None:
             return Outcome()
@@ -83,7 +83,7 @@ class CustomResourceDefinitions:
 
 
 def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
-    """A definition that was deleted: its objects go, then it may go itself."""
+    """Delete the objects of a deleted definition, then remove its finalizer."""
     if FINALIZER not in finalizers_of(definition):
         return Outcome()
     defines = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
@@ -107,7 +107,7 @@ def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
 
 
 def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
-    """The status of a definition that is there to stay."""
+    """Return the status of a definition that is not being deleted."""
     old = definition.get("status") or {}
     wanted, mine = definition["spec"]["names"], accepted_names(definition)
     conflicts = _conflicts(wanted, mine, _taken(definition, reader))
@@ -142,7 +142,7 @@ def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> 
 
 
 def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Taken") -> dict[str, str]:
-    """The fields whose names others have already, each with what is said of it."""
+    """Return the fields whose names are in use, each with the message."""
     found: dict[str, str] = {}
     for field in _FIELDS:
         names, known = (taken.kinds, field) if field in ("kind", "listKind") else (taken.resources, field)
@@ -154,7 +154,7 @@ def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Take
 
 
 class _Taken:
-    """The names of a group that other kinds have."""
+    """The names of other kinds of a group."""
 
     __slots__ = ("kinds", "resources")
 

@@ -1,7 +1,7 @@
-"""Deletes Events an hour after they last occurred, as kube-apiserver does by `--event-ttl`, and the oldest of too many.
+"""Expiry: deletes Events an hour after they last occurred, like `--event-ttl` of kube-apiserver, and surplus Events.
 
-Each Job leaves about nine Events, each of them 2 to 3 KB of memory. The bound on their number bounds what ended Jobs
-cost. All Events share one wake-up, that of the first to expire.
+Each Job leaves about nine Events of 2 to 3 KB of memory each. The limit on their number bounds the cost of ended Jobs.
+All Events share one wake-up, that of the first to expire.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Propagation, Reader, WatchEvent, Write
 from batchyard.interfaces.controller import Outcome
 
-# --- ttl ---
+# --- ttl after finished ---
 #
-# Deletes Jobs and JobSets some time after they have ended, as their `ttlSecondsAfterFinished` says.
+# Deletes Jobs and JobSets some time after they have ended, as set by `ttlSecondsAfterFinished`.
 #
-# Their pods and Jobs go before them. Sources: pkg/controller/ttlafterfinished of Kubernetes and
+# Their pods and Jobs are deleted before them. Sources: pkg/controller/ttlafterfinished of Kubernetes and
 # pkg/controllers/ttl_after_finished.go of JobSet.
 
 
@@ -29,7 +29,7 @@ _ENDS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed"
 
 
 class TtlAfterFinished:
-    """See the module."""
+    """Deletes ended Jobs and JobSets after their TTL."""
 
     name = "ttl-after-finished"
     rank = 0
@@ -38,11 +38,11 @@ class TtlAfterFinished:
         self.kinds = kinds
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """What is to go some time after its end, and has ended."""
+        """Return an ended object with a TTL."""
         return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Delete it if its time is over."""
+        """Delete the object if its TTL has expired."""
         obj = reader.get(key)
         expires_at = None if obj is None else _expires_at(key, obj)
         if obj is None or expires_at is None:
@@ -53,7 +53,7 @@ class TtlAfterFinished:
 
 
 def _expires_at(key: Key, obj: Obj) -> Instant | None:
-    """When it is to go; None while it has not ended, goes already, or stays."""
+    """Return when it expires; None if it has not ended, is being deleted, or has no TTL."""
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_left_to_others(key, obj):
         return None
@@ -63,36 +63,36 @@ def _expires_at(key: Key, obj: Obj) -> Instant | None:
 
 
 def _is_left_to_others(key: Key, obj: Obj) -> bool:
-    """Whether another controller cares for it: a JobSet is deleted by who manages it, a Job by the platform."""
+    """Report whether another controller deletes it: that of a JobSet's `managedBy`; Jobs are always deleted here."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
 KEPT_FOR: Final = HOUR
-#: The controller keeps so many Events; the number exceeds this by two batches under a steady load.
+#: The controller keeps this many Events; under a steady load the number exceeds it by two batches.
 KEPT_MAX: Final = 5_000
-#: The one key that is looked at.
+#: The only key of this controller.
 FIRST: Final = Key("Batch", "", "event-expiry")
-#: No more go at once.
+#: The maximum number of deletions in one batch.
 AT_ONCE_MAX: Final = 500
-#: When it is seen whether one that was to go has gone.
+#: When to check whether a deleted Event is gone.
 _LOOK_AGAIN: Final = MINUTE
-#: The time from one batch of surplus Events to the next, so that a burst of Events leaves time for other work.
+#: The time between batches of surplus Events, so that a burst of Events leaves time for other work.
 _SURPLUS_EVERY: Final = SECOND
 
 
 class EventExpiry:
-    """See the module."""
+    """Deletes expired and surplus Events, from a heap of their expiry times."""
 
     name = "event-expiry"
     rank = 0
     kinds = (scheme.EVENT,)
 
     def __init__(self) -> None:
-        #: When each is to go, as far as is known, the first first.
+        #: The known expiry times as a heap; later updates are read when they are due.
         self._ends: list[tuple[Instant, Key]] = []
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """To be looked at when a new Event goes first; what was added to it since is seen when its time is over."""
+        """Return the key if a new Event expires first or fills a batch; later occurrences are read at its expiry."""
         if event.type is not EventType.ADDED:
             return ()
         heappush(self._ends, (_end_of(event.obj, now), event.key))
@@ -100,7 +100,7 @@ class EventExpiry:
         return (FIRST,) if is_batch or self._ends[0][1] is event.key else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Delete the expired Events, and the first to expire of a surplus."""
+        """Delete the expired Events, and of a surplus those that expire first."""
         ends, gone, kept = self._ends, list[Write](), list[tuple[Instant, Key]]()
         surplus = len(ends) - KEPT_MAX
         while ends and len(gone) < AT_ONCE_MAX and (ends[0][0] <= now or surplus > 0):
@@ -122,7 +122,7 @@ class EventExpiry:
 
 
 def _end_of(event: Obj, now: Instant) -> Instant:
-    """When it is to go. When it was told its author says: neither before it was made, nor long after the present."""
+    """Return when an Event expires. Its own time of occurrence is limited to between creation and an hour from now."""
     made = parse_time(event["metadata"]["creationTimestamp"])
     told = parse_time(last_told(event) or event["metadata"]["creationTimestamp"])
     return (told if made <= told <= now + KEPT_FOR else made) + KEPT_FOR

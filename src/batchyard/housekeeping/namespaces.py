@@ -1,9 +1,9 @@
-"""Namespaces: active when they come; when they are deleted, all that is in them goes first.
+"""Namespace controller: activates new Namespaces, and deletes the content of deleted ones first.
 
-A finalizer keeps a Namespace until it is empty. What is left, and which finalizers hold it up, is told by its
-conditions. Those that every cluster has are made anew when they are not there. Sources: pkg/controller/namespace,
-pkg/controlplane/controller/systemnamespaces. The former deletes pods before all else where that matters to security,
-and both look again after a while; here all is done at once, and each object that goes or comes is a reason to look.
+A finalizer keeps a Namespace until it is empty. Its conditions report the remaining content and finalizers. System
+Namespaces are recreated if missing. Sources: pkg/controller/namespace, pkg/controlplane/controller/systemnamespaces.
+The former deletes pods first where that affects security, and both poll. Here everything is deleted at once, and each
+created or deleted object triggers a reconcile.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import Outcome
 
-_MODIFIED: Final = EventType.MODIFIED  # a member is slow to look up by name
+_MODIFIED: Final = EventType.MODIFIED  # enum member access is slow
 _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
-#: Conditions in their order, each with reason and message as long as all is well.
+#: Conditions in order, each with reason and message while there is no problem.
 _WELL: Final[Mapping[str, tuple[str, str]]] = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
     "NamespaceDeletionGroupVersionParsingFailure": (
@@ -39,7 +39,7 @@ _WELL: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class Namespaces:
-    """See the module."""
+    """Maintains the finalizer, phase and conditions of Namespaces."""
 
     name = "namespaces"
     rank = 0
@@ -47,11 +47,11 @@ class Namespaces:
     def __init__(self, *, with_custom_kinds: bool = False) -> None:
         named = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
         self.kinds: Sequence[str] | None = None if with_custom_kinds else named
-        #: Namespaces that are to go.
+        #: Namespaces that are being deleted.
         self._leaving: dict[str, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Namespace, where it is new or deleted, or something in one that is to go comes or goes."""
+        """Return the Namespace if it changed, or if an object in a terminating one was created or deleted."""
         key = event.key
         if key.kind != scheme.NAMESPACE:
             is_news = event.type is not _MODIFIED and key.namespace in self._leaving
@@ -64,7 +64,7 @@ class Namespaces:
         return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_there else (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Take a new Namespace up; empty one that was deleted, and let it go when it is empty."""
+        """Activate a new Namespace, or empty a deleted one and remove its finalizer."""
         namespace = reader.get(key)
         if namespace is None:
             return Outcome([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
@@ -84,7 +84,7 @@ class Namespaces:
 
 
 def _kinds(reader: Reader) -> Sequence[ServedKind]:
-    """The kinds whose objects are in Namespaces."""
+    """Return the namespaced kinds."""
     defined = [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
     return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
 
@@ -94,7 +94,7 @@ def _is_deleted(obj: Obj) -> bool:
 
 
 def _taken_up(namespace: Obj) -> Outcome:
-    """A Namespace that is there to stay: it has its label and the finalizer, and is active."""
+    """Add label and finalizer to a Namespace that is not being deleted, then set it to Active."""
     kept = held(namespace)
     if kept is not namespace:
         return Outcome([Update(kept)])
@@ -105,7 +105,7 @@ def _taken_up(namespace: Obj) -> Outcome:
 
 
 def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: Instant) -> dict[str, Any]:
-    """The status of a Namespace that is to go, with these objects left that were deleted, by resource."""
+    """Return the status of a terminating Namespace with these remaining objects, by resource."""
     old = namespace.get("status") or {}
     known = {condition["type"]: condition for condition in old.get("conditions") or ()}
     told = {**dict.fromkeys(_WELL), **_troubles(left)}
@@ -114,7 +114,7 @@ def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: I
 
 
 def _troubles(left: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]]:
-    """What keeps a Namespace: reason and message by type of condition."""
+    """Return what keeps a Namespace: reason and message by condition type."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in left.items() if objects)
     finalizers = Counter(name for found in left.values() for obj in found for name in finalizers_of(obj))
     holders = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))

@@ -1,1 +1,1 @@
-"""Jobs of all kinds as Workloads: one framework, one small integration per kind."""
+"""Job framework: creates and follows the Workloads of jobs, with one integration per kind."""

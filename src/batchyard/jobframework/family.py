@@ -1,6 +1,6 @@
-"""Who belongs to whom: jobs, their Workloads, the jobs they own, and the classes and Workloads they wait for.
+"""Index of the relations between jobs, their Workloads, child jobs, and the classes and Workloads that they wait for.
 
-An index that the same watch events would build again, and the search for the job above that is managed.
+It is built only from watch events.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -25,11 +25,11 @@ class Family:
         self._children: dict[str, dict[Key, None]] = {}
         self._by_class: dict[Key, dict[Key, None]] = {}
         self._by_prebuilt: dict[Key, dict[Key, None]] = {}
-        #: Admitted jobs that a flavor of their admission is missing for.
+        #: Admitted jobs that wait for a missing flavor of their admission.
         self._without_flavor: dict[Key, None] = {}
 
     def note(self, event: WatchEvent) -> Iterable[Key]:
-        """Take note of a change; the jobs it concerns."""
+        """Process a change. Return the affected jobs."""
         kind = event.key.kind
         if kind == self._integration.kind:
             return self._note_job(event)
@@ -43,11 +43,11 @@ class Family:
         return ()
 
     def awaits_flavor(self, job: Key) -> None:
-        """Name a job again when a flavor comes."""
+        """Reconcile a job again when a flavor is created."""
         self._without_flavor[job] = None
 
     def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
-        """The Workloads made for a job, oldest first."""
+        """Return the Workloads created for a job, oldest first."""
         found = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
@@ -58,7 +58,7 @@ class Family:
         return (event.key,)
 
     def _class_of(self, job: Obj) -> Key | None:
-        """The class that a job of its own names; what somebody owns is not asked."""
+        """Return the class that a managed job names; None for a job with an owner."""
         if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
             return None
         return class_key(job, self._integration.templates(job))
@@ -67,7 +67,7 @@ class Family:
         promised = self._by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
-                _move(self._workloads, event, self._job_of)  # its job went and left it behind
+                _move(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
             return list(promised)
         owner = controller_of(event.obj)
         if owner is None:
@@ -78,7 +78,7 @@ class Family:
         return [*(() if job is None else (job,)), *children, *promised]
 
     def _job_of(self, workload: Obj) -> Key | None:
-        """The job of this kind that a Workload was made for."""
+        """Return the job of this kind that a Workload was created for."""
         owner = controller_of(workload)
         job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
         return job if job is not None and job.kind == self._integration.kind else None
@@ -88,7 +88,7 @@ PlaceT = TypeVar("PlaceT", bound=Hashable)
 
 
 def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Callable[[Obj], PlaceT | None]) -> None:
-    """Keep a key where its object says it belongs, if it says so; empty places go."""
+    """Move a key to the place that its object belongs to, if any; empty places are removed."""
     before = None if event.old is None else place_of(event.old)
     after = None if event.type is EventType.DELETED else place_of(event.obj)
     if before is not None and before != after and before in index:

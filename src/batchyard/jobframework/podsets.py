@@ -1,4 +1,4 @@
-"""Pod sets: what admission puts into a job's pod templates, and how the originals come back.
+"""Pod sets: injects the scheduling directives of an admission into pod templates, and restores the originals.
 
 Templates are plain mappings and are never changed in place. Source: pkg/podset/podset.go of Kueue, and
 getPodSetsInfoFromStatus in its pkg/controller/jobframework/reconciler.go.
@@ -31,13 +31,13 @@ Template = Mapping[str, Any]
 FindFlavor = Callable[[str], Obj | None]
 
 
-class InvalidInjection(Exception):  # noqa: N818 - named as the reasons of Kubernetes
-    """What admission wants in a pod template contradicts what is there; trying again does not help."""
+class InvalidInjection(Exception):  # noqa: N818 - named like the reasons of Kubernetes
+    """The directives of an admission conflict with the pod template; a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What belongs in the pod template of one pod set, and how many pods it has."""
+    """The scheduling directives for the pod template of one pod set, and its pod count."""
 
     name: str
     count: int
@@ -52,9 +52,9 @@ class Injection:
 
 
 def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injection] | None:
-    """What an admitted Workload wants in the templates, pod set by pod set; None while a flavor of it is missing.
+    """Return the directives of an admitted Workload by pod set; None while one of its flavors is missing.
 
-    InvalidInjection if its checks contradict its flavors or each other.
+    Raises InvalidInjection if its checks conflict with its flavors or with each other.
     """
     assignments = admission_of(workload).get("podSetAssignments") or ()
     injections = []
@@ -71,7 +71,7 @@ def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injectio
 def flavor_injection(
     assignment: Mapping[str, Any], pod_set: Mapping[str, Any], find_flavor: FindFlavor
 ) -> Injection | None:
-    """What the flavors assigned to a pod set want in its template; None while one of them is missing."""
+    """Return the directives of the flavors assigned to a pod set; None while one of them is missing."""
     flavors = [find_flavor(name) for name in _flavor_names(assignment)]
     if None in flavors:
         return None
@@ -79,12 +79,12 @@ def flavor_injection(
 
 
 def original_injections(workload: Obj) -> list[Injection]:
-    """What the templates had when the Workload was made."""
+    """Return the values of the templates from which the Workload was created."""
     return [_original(pod_set) for pod_set in workload["spec"]["podSets"]]
 
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
-    """Each flavor once, in the order of the resources' names, so that labels merge the same way every time."""
+    """Return each flavor once, in the order of the resource names, so that labels merge deterministically."""
     return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _NONE).items())))
 
 
@@ -148,12 +148,12 @@ def _of_template(name: str, count: int, template: Template) -> Injection:
 
 
 def inject(template: Template, injection: Injection) -> dict[str, Any]:
-    """The template with the injection added to it; InvalidInjection when the two contradict each other."""
+    """Return the template with the injection added. Raise InvalidInjection if they conflict."""
     return restore(template, _merged(_of_template("", 0, template), injection))
 
 
 def restore(template: Template, injection: Injection) -> dict[str, Any]:
-    """The template with exactly what the injection has, and nothing else of its kind."""
+    """Return the template with exactly the fields of the injection."""
     fields = (
         (("metadata", "labels"), injection.labels),
         (("metadata", "annotations"), injection.annotations),
@@ -198,7 +198,7 @@ def _merged_list(base: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str,
 def equivalent(
     ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Whether pod sets ask for the same: equal counts and containers, and tolerations unless those may differ."""
+    """Report whether pod sets have equal counts, containers and, unless ignored, tolerations."""
     return len(ours) == len(theirs) and all(
         _are_alike(a, b, ignore_tolerations) for a, b in zip(ours, theirs, strict=True)
     )
@@ -213,7 +213,7 @@ def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any], ignore_tolerati
 
 
 def _compared(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[str, Any]:
-    """The part of a pod spec that is compared."""
+    """Return the compared part of a pod spec."""
     spec = (pod_set.get("template") or {}).get("spec") or {}
     fields = ("containers", "initContainers") if ignore_tolerations else ("containers", "initContainers", "tolerations")
     return {field: spec[field] for field in fields if spec.get(field)}
@@ -223,7 +223,7 @@ def _compared(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[s
 
 
 def without_duplicate_env(template: Template) -> Template:
-    """The template with each environment variable once in a container: the last value wins, in the first place."""
+    """Return the template without duplicate environment variables: the last value, at the first position."""
     for kind in ("containers", "initContainers"):
         containers = (template.get("spec") or {}).get(kind) or ()
         cleaned = [_without_duplicate_env(container) for container in containers]
@@ -242,12 +242,12 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
 #
 # The topology request of a pod set, from the annotations of its pod template.
 #
-# Source: pkg/controller/jobframework/tas.go of Kueue. Annotations that make no sense are refused when a job is created;
-# here they are left out.
+# Source: pkg/controller/jobframework/tas.go of Kueue. Invalid annotations are rejected when a job is created; here they
+# are ignored.
 
 
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
-    """Where the pods of a template want to be, together with the labels that number them (`indices`)."""
+    """Return the topology request of a template, with the labels that number its pods (`indices`)."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {**_placement(annotations), **_slices(annotations), **indices, **_group(annotations)}
 

@@ -1,8 +1,8 @@
-"""What is the same for jobs of all kinds: one Workload for each, made, kept in step, obeyed and let go.
+"""Job reconciler for all kinds: creates one Workload per job, keeps both in sync, and releases the Workload.
 
-A reconcile looks for the first thing that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
-reconciler.go), and returns the one write it takes; the event of that write brings the job back for the next. A job is
-managed if it names a queue and no job above it is managed. Nothing here knows who runs the pods.
+A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
+reconciler.go), and returns its one write. The event of that write triggers the next reconcile. A job is managed if it
+names a queue and no owner of it is managed. The reconciler does not depend on the controller that runs the pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from batchyard.scheduling.workload.priority import MissingClass, Priority, class
 
 
 class _Look(NamedTuple):
-    """A job as it is seen at an instant."""
+    """A job and its state, at an instant."""
 
     key: Key
     job: Obj
@@ -38,12 +38,12 @@ class _Look(NamedTuple):
     now: Instant
 
     def event(self, reason: str, message: str, kind: str = "Normal") -> EventRecord:
-        """An event about the job."""
+        """Return an Event about the job."""
         return EventRecord(self.key, kind, reason, message)
 
 
 class JobController:
-    """Makes and obeys the Workloads of one kind of job."""
+    """Manages the Workloads of one kind of job."""
 
     rank = 0
     kinds = (
@@ -61,24 +61,24 @@ class JobController:
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
-        #: Whether Workloads are told when all pods of their jobs are ready.
+        #: Whether PodsReady is set on Workloads from the pods of their jobs.
         self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
         self._family = Family(integration)
-        #: The Namespaces whose jobs are managed; None: all.
+        #: The Namespaces whose jobs are managed; None for all.
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The job that changed, whose Workload changed, whose owner's did, or that waited for a class."""
+        """Return the affected job: it, its Workload or its owner's changed, or its missing class was created."""
         return self._family.note(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Do the first thing that is due for a job."""
+        """Do the first action that is due for a job."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
             gone = self._family.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
-                # What it owns stays, and ends once it has no owner.
+                # Its dependents stay, and finish once they have no owner.
                 return Outcome([write for workload in gone for write in _release_finalizer(workload).writes])
             return _release(gone)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
@@ -93,7 +93,7 @@ class JobController:
         return self._manage(look)
 
     def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> Outcome:
-        """A job runs only while the Workload of the job above it is admitted."""
+        """Suspend a child job unless a Workload of its managed owner is admitted."""
         integration = self._integration
         if integration.ending(job) is not None or integration.is_suspended(job):
             return Outcome()
@@ -102,7 +102,7 @@ class JobController:
         event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
         return Outcome([Update(with_path(job, ("spec", "suspend"), True))], [event])
 
-    # --- one Workload for the job ---
+    # --- one Workload per job ---
 
     def _manage(self, look: _Look) -> Outcome:
         prebuilt = workloads.prebuilt_key(look.job)
@@ -119,7 +119,7 @@ class JobController:
         return self._delete(look, others) or self._follow(look, match) or self._obey(look, match)
 
     def _manage_prebuilt(self, look: _Look, workload: Obj | None) -> Outcome:
-        """Take a Workload made beforehand as it is; without one that asks for the same the job does not run."""
+        """Adopt a prebuilt Workload; without an equivalent one the job does not run."""
         if workload is not None and controller_of(workload) is None:
             return Outcome([Update(workloads.taken_by(workload, look.job))])
         if workload is not None and workloads.belongs(workload, look.job):
@@ -132,7 +132,7 @@ class JobController:
         return stop or Outcome()
 
     def _stop_unmatched(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
-        """A job without a Workload of its own must not run."""
+        """Stop a running job without a Workload."""
         if look.suspended or self._integration.ending(look.job) is not None:
             return None
         if len(others) == 1:
@@ -141,7 +141,7 @@ class JobController:
         return self._stop(look, None, "Missing Workload; unable to restore pod templates")
 
     def _replace(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
-        """Make a waiting Workload say what a changed job asks for; delete what is too late to change."""
+        """Update the pending Workload of a changed job; delete Workloads that can no longer be changed."""
         if not others:
             return None
         first = others[0]
@@ -168,7 +168,7 @@ class JobController:
 
     def _create(self, look: _Look) -> Outcome:
         if self._integration.ending(look.job) is not None or self._integration.is_active(look.job):
-            return Outcome()  # over, or its pods of old still stop
+            return Outcome()  # finished, or its old pods are still stopping
         priority = self._priority_of(look)
         if isinstance(priority, MissingClass):
             return _missing_class(look, priority)
@@ -177,7 +177,7 @@ class JobController:
         return Outcome([Create(workload)], [look.event("CreatedWorkload", message)])
 
     def _follow(self, look: _Look, workload: Obj) -> Outcome | None:
-        """Pass on what may change at any time: the admission gate and the priority class."""
+        """Propagate mutable fields of the job: the admission gate and the priority class."""
         if lifecycle.is_finished(workload):
             return None
         gated = workloads.with_gate_of(workload, look.job)
@@ -206,7 +206,7 @@ class JobController:
         message = f"Updated workload priority class: {key_of(workload)}"
         return Outcome([Update(updated)], [look.event("UpdatedWorkload", message)])
 
-    # --- the job does what its Workload says ---
+    # --- the job follows its Workload ---
 
     def _obey(self, look: _Look, workload: Obj) -> Outcome:
         if lifecycle.is_finished(workload):
@@ -241,7 +241,7 @@ class JobController:
         return None if told is workload else Outcome([UpdateStatus(told)])
 
     def _yield(self, look: _Look, workload: Obj) -> Outcome | None:
-        """An evicted one stops, and gives its quota back once its pods are gone."""
+        """Stop an evicted job, and release its quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
         evicted = find_condition(workload, r.EVICTED)
@@ -281,7 +281,7 @@ class JobController:
         return Outcome([Update(started)], [look.event("Started", message)])
 
     def _stop(self, look: _Look, workload: Obj | None, message: str) -> Outcome | None:
-        """The next write towards a stopped job with the templates its Workload remembers; None once it is stopped."""
+        """Return the next write to stop a job with the original templates of its Workload; None if it is stopped."""
         if _is_told_to_stop(look) and self._integration.is_active(look.job):
             return Outcome()
         originals = original_injections(workload) if workload is not None else []
@@ -301,7 +301,7 @@ def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
 
 
 def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any]]) -> Obj:
-    """Return the Workload with the pods that will not run again, never more than it has; itself if that is no news."""
+    """Return the Workload with the pods that will not run again, capped by its counts; itself if unchanged."""
     sizes = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [{"name": p["name"], "count": min(p["count"], sizes.get(p["name"], p["count"]))} for p in reclaimable]
     old = (workload.get("status") or {}).get("reclaimablePods") or ()
@@ -311,7 +311,7 @@ def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any
 
 
 def _is_told_to_stop(look: _Look) -> bool:
-    """It is suspended, and not stopped yet. While it has pods Kubernetes 1.36 changes the template of no such Job.
+    """Report whether it is suspended but not stopped yet. While it has pods, Kubernetes 1.36 rejects template changes.
 
     Source: shouldAllowMutablePodTemplate in pkg/registry/batch/job/strategy.go.
     """
@@ -319,7 +319,7 @@ def _is_told_to_stop(look: _Look) -> bool:
 
 
 def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
-    """What the checks that keep its Workload waiting have to say, for those who look at the job."""
+    """Return an Event on the job with the messages of its Workload's Pending checks."""
     if not lifecycle.has_quota_reservation(workload):
         return []
     said = [f"{c['name']}: {c['message']}" for c in checks.in_state(workload, checks.PENDING) if c.get("message")]
@@ -327,7 +327,7 @@ def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
 
 
 def _missing_class(look: _Look, missing: MissingClass) -> Outcome:
-    """Wait for the class: its creation brings the job back."""
+    """Wait for the class; its creation triggers a reconcile of the job."""
     if missing.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return Outcome()
     message = f'WorkloadPriorityClass "{missing.key.name}" not found'
@@ -335,7 +335,7 @@ def _missing_class(look: _Look, missing: MissingClass) -> Outcome:
 
 
 def _release(gone: Sequence[Obj]) -> Outcome:
-    """Let Workloads go that nobody needs, unless the garbage collector was faster."""
+    """Delete unneeded Workloads, unless the garbage collector has done so."""
     outcome = Outcome()
     for workload in gone:
         outcome.writes += _release_finalizer(workload).writes

@@ -1,4 +1,4 @@
-"""The Workload of a job: how it is made, and whether one still says what its job asks for."""
+"""Workloads of jobs: their construction, and the comparison of a Workload with its job."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from batchyard.scheduling.workload.priority import Priority
 
 # --- names ---
 #
-# Names of Workloads. Clients look them up by name, so they are made as Kueue makes them.
+# Names of Workloads. Clients look them up by name, so they are generated as in Kueue.
 #
 # Source: pkg/controller/jobframework/workload_names.go.
 
@@ -24,7 +24,7 @@ _HASH_LENGTH: Final = 5
 
 
 def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
-    """`<kind>-<owner>-<hash>`, where the hash tells owners apart that share the rest."""
+    """Return `<kind>-<owner>-<hash>`; the hash distinguishes owners with the same prefix."""
     prefix = f"{kind.lower()}-{owner}"[: _NAME_MAX - 1 - _HASH_LENGTH]
     content = "\n".join((kind, group, owner, uid)).encode()
     digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
@@ -35,7 +35,7 @@ PodSets = Sequence[Mapping[str, Any]]
 
 
 def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
-    """The Workload of a job."""
+    """Build the Workload of a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     group, _, _ = job["apiVersion"].rpartition("/")
     labels = {name: value for name in copied_labels if (value := label(job, name)) is not None}
@@ -55,13 +55,13 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
 
 
 def prebuilt_key(job: Obj) -> Key | None:
-    """The Workload that was made beforehand for a job; the annotation that names it comes before the label."""
+    """Return the prebuilt Workload of a job; the annotation takes precedence over the label."""
     name = annotation(job, well_known.PREBUILT_WORKLOAD) or label(job, well_known.PREBUILT_WORKLOAD)
     return Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
 
 
 def taken_by(workload: Obj, job: Obj) -> Obj:
-    """A Workload of nobody as that of a job."""
+    """Return an unowned Workload as owned by a job."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
     owners = [*(metadata.get("ownerReferences") or ()), controller_reference(job)]
@@ -69,7 +69,7 @@ def taken_by(workload: Obj, job: Obj) -> Obj:
 
 
 def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
-    """The spec of a job's Workload."""
+    """Build the spec of a job's Workload."""
     spec: dict[str, Any] = {
         "queueName": label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
@@ -85,21 +85,21 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
 
 
 def execution_seconds_max(job: Obj) -> int | None:
-    """How long a job may run, from its label; nonsense is no limit."""
+    """Return the maximum execution time of a job from its label; invalid values are ignored."""
     limit = whole_number(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return limit if limit is not None and limit > 0 else None
 
 
 def belongs(workload: Obj, job: Obj) -> bool:
-    """Whether a Workload was made for this very job, not for an earlier one of the same name."""
+    """Report whether a Workload was created for this job, not for an earlier one of the same name."""
     owner = controller_of(workload)
     return owner is not None and owner["uid"] == job["metadata"].get("uid")
 
 
 def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool:
-    """Whether a Workload asks for what its job asks for.
+    """Report whether a Workload is equivalent to its job.
 
-    A running job has the counts that were admitted, and tolerations of flavors besides its own.
+    A running job has the admitted counts, and tolerations of flavors besides its own.
     """
     spec = workload["spec"]
     if not belongs(workload, job) or spec.get("maximumExecutionTimeSeconds") != execution_seconds_max(job):
@@ -114,7 +114,7 @@ def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool
 
 
 def with_gate_of(workload: Obj, job: Obj) -> Obj:
-    """The Workload with the admission gate its job has; the same object if it has it."""
+    """Return the Workload with the admission gate of its job; the same object if unchanged."""
     gate = annotation(job, well_known.ADMISSION_GATED_BY) or ""
     if (annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
         return workload
@@ -126,7 +126,7 @@ def with_gate_of(workload: Obj, job: Obj) -> Obj:
 
 
 def _annotations(job: Obj) -> dict[str, Any]:
-    """What of a job's annotations its Workload repeats."""
+    """Return the annotations that a Workload copies from its job."""
     annotations = job["metadata"].get("annotations") or {}
     kept = {
         name: value
@@ -137,7 +137,7 @@ def _annotations(job: Obj) -> dict[str, Any]:
 
 
 def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
-    """The pod sets with the counts that were admitted, where fewer than asked for may be."""
+    """Return the pod sets with the admitted counts, which partial admission may have reduced."""
     pod_sets = workload["spec"]["podSets"]
     if not any(p.get("minCount") is not None and p["count"] > p["minCount"] for p in pod_sets):
         return list(pod_sets)
@@ -151,14 +151,14 @@ def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
 
 # --- integration ---
 #
-# The seam between the framework and a kind of job: what the framework asks, and what it may have written.
+# The interface between the framework and a kind of job.
 #
-# Kueue's GenericJob (pkg/controller/jobframework/interface.go), as functions of an object. An integration remembers
-# nothing and knows nothing of Workloads.
+# It is Kueue's GenericJob (pkg/controller/jobframework/interface.go), as functions of an object. An integration is
+# stateless and independent of Workloads.
 
 
 class Ending(NamedTuple):
-    """How a job ended."""
+    """The outcome of a finished job."""
 
     succeeded: bool
     message: str
@@ -170,34 +170,34 @@ class Integration(Protocol):
     kind: str
 
     def is_suspended(self, job: Obj) -> bool:
-        """It has been stopped, and all that stopping takes is done."""
+        """Report whether it is suspended and completely stopped."""
 
     def is_active(self, job: Obj) -> bool:
-        """Pods of it are running."""
+        """Report whether it has running pods."""
 
     def pods_ready(self, job: Obj) -> bool:
-        """All its pods are ready, or are done."""
+        """Report whether all its pods are ready or succeeded."""
 
     def ending(self, job: Obj) -> Ending | None:
-        """How it ended, if it did."""
+        """Return its outcome if it finished."""
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Its pod templates as they are."""
+        """Return its current pod templates."""
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """The pod sets of its Workload."""
+        """Return the pod sets of its Workload."""
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Pods per pod set that will not run again."""
+        """Return by pod set the pods that will not run again."""
 
     def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
-        """The job let go, with what admission wants in its templates; InvalidInjection if that cannot be."""
+        """Return the unsuspended job with the injections in its templates. Raise InvalidInjection on a conflict."""
 
     def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
-        """The next write on the way to a stopped job with its original templates; None once it is there."""
+        """Return the next write to a stopped job with its original templates; None if it is stopped."""
 
 
 def condition_true(job: Obj, *types: str) -> Mapping[str, Any] | None:
-    """The first condition of these types that is True."""
+    """Return the first condition of these types that is True."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)

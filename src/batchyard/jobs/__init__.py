@@ -1,1 +1,1 @@
-"""Kinds of jobs: what a controller decides for each, and its integration with queues."""
+"""Controllers and queue integrations of the job kinds."""

@@ -1,1 +1,1 @@
-"""Node lifecycle, as kube-controller-manager does it: health, taints, pods driven out or left behind."""
+"""Node lifecycle, as in kube-controller-manager: health, taints, taint eviction and pod garbage collection."""

@@ -1,7 +1,7 @@
-"""The states of a Node: its conditions, the taints that follow from them, and what a drain makes its pods leave.
+"""Node conditions, the taints derived from them, and the pods that a drain evicts.
 
-Sources: k8s.io/kubernetes pkg/controller/nodelifecycle (nodes that are not heard of, taints by condition) and
-pkg/kubelet/nodestatus (what a kubelet says); k8s.io/kubectl pkg/drain (filters).
+Sources: k8s.io/kubernetes pkg/controller/nodelifecycle (nodes without heartbeats, taints by condition) and
+pkg/kubelet/nodestatus (conditions of a kubelet); k8s.io/kubectl pkg/drain (filters).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ KUBELET_NOT_READY: Final = "KubeletNotReady"
 Condition = Mapping[str, Any]
 Taint = Mapping[str, Any]
 
-#: The conditions kubelets post, as long as all is well: status, reason, message. Ready is the last, as kubelets do it.
+#: Conditions of a healthy kubelet: status, reason, message. Ready comes last, as in kubelets.
 _HEALTHY: Final[Mapping[str, tuple[str, str, str]]] = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -32,7 +32,7 @@ _HEALTHY: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 _SILENT: Final = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 _NEVER_HEARD: Final = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
-#: The taint that goes with a condition in a status.
+#: The taint of a condition and its status.
 _TAINT_KEYS: Final[Mapping[tuple[str, str], str]] = {
     (READY, "False"): well_known.NOT_READY,
     (READY, "Unknown"): well_known.UNREACHABLE,
@@ -41,7 +41,7 @@ _TAINT_KEYS: Final[Mapping[tuple[str, str], str]] = {
     ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
     ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
 }
-#: The NoSchedule taints that say nothing but what conditions and spec say.
+#: The NoSchedule taints that follow from conditions and spec.
 _SCHEDULING_KEYS: Final = frozenset({*_TAINT_KEYS.values(), well_known.UNSCHEDULABLE})
 _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
@@ -50,13 +50,13 @@ _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
 def readiness(node: Obj) -> str:
-    """The status of its condition Ready: True, False or Unknown; empty if nobody posted one."""
+    """Return the status of the Ready condition: True, False or Unknown; empty if there is none."""
     ready = find_condition(node, READY)
     return "" if ready is None else ready["status"]
 
 
 def unheard_of(node: Obj, now: Instant) -> Obj:
-    """The node whose kubelet is not heard of any more: nothing it said counts."""
+    """Return the node with conditions Unknown, because its kubelet has stopped its heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
@@ -69,7 +69,7 @@ def unheard_of(node: Obj, now: Instant) -> Obj:
 
 
 def heard_of_again(node: Obj, now: Instant) -> Obj:
-    """The node whose kubelet posts anew: what was unknown, or never said, is well."""
+    """Return the node after its kubelet resumed: unknown or missing conditions become healthy."""
     conditions = conditions_of(node)
     for kind, said in _HEALTHY.items():
         old = conditions.get(kind)
@@ -79,7 +79,7 @@ def heard_of_again(node: Obj, now: Instant) -> Obj:
 
 
 def shutting_down(node: Obj, now: Instant) -> Obj:
-    """The node whose kubelet was told that the machine goes off."""
+    """Return the node with Ready=False, because its machine is shutting down."""
     conditions = conditions_of(node)
     said = ("False", KUBELET_NOT_READY, "node is shutting down")
     new = _condition(READY, said, conditions.get(READY), now)
@@ -88,12 +88,12 @@ def shutting_down(node: Obj, now: Instant) -> Obj:
 
 
 def conditions_of(node: Obj) -> dict[str, Condition]:
-    """Its conditions by type."""
+    """Return its conditions by type."""
     return {c["type"]: c for c in (node.get("status") or {}).get("conditions") or ()}
 
 
 def _condition(kind: str, said: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
-    """A condition as nodes have them; the time of the last heartbeat stays."""
+    """Build a node condition; the time of the last heartbeat is kept."""
     status, reason, message = said
     since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     beat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
@@ -101,7 +101,7 @@ def _condition(kind: str, said: tuple[str, str, str], old: Condition | None, now
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
-    """The node with these conditions; the node itself if they say what it says, but for the time of heartbeats."""
+    """Return the node with these conditions; itself if only heartbeat times differ."""
     if {k: _words(c) for k, c in conditions.items()} == {k: _words(c) for k, c in conditions_of(node).items()}:
         return node
     return with_status(node, {**(node.get("status") or {}), "conditions": list(conditions.values())})
@@ -115,41 +115,41 @@ def _words(condition: Condition) -> tuple[str, str, str]:
 
 
 def taints_of(node: Obj) -> Sequence[Taint]:
-    """Its taints."""
+    """Return its taints."""
     return (node.get("spec") or {}).get("taints") or ()
 
 
 def has_taint(node: Obj, key: str) -> bool:
-    """Whether it has a taint with that key, whatever its effect."""
+    """Report whether it has a taint with that key, regardless of the effect."""
     return any(taint["key"] == key for taint in taints_of(node))
 
 
 def execution_taints(node: Obj) -> Sequence[Taint]:
-    """Its taints that drive out pods."""
+    """Return its NoExecute taints."""
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
 def is_given_up(node: Obj) -> bool:
-    """Whether it has a taint that drives out pods since it is not ready."""
+    """Report whether it has the NoExecute taint not-ready or unreachable."""
     return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
 
 
 def given_up_at(node: Obj) -> Instant | None:
-    """When it got such a taint; None: it has none, or none that says so."""
+    """Return when it got such a taint; None if it has none with a time."""
     times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
     return max(map(parse_time, times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
-    """The key of the NoExecute taint that its condition Ready asks for; None: it asks for none."""
+    """Return the key of the NoExecute taint for its Ready condition; None if it needs none."""
     return _TAINT_KEYS.get((READY, readiness(node)))
 
 
 def with_taints(node: Obj, execution: str | None, now: Instant) -> Obj:
-    """The node with the taints its conditions and spec ask for, and of those that drive out pods this one.
+    """Return the node with the taints for its conditions and spec, and this NoExecute taint at most.
 
-    Taints of others stay, and old ones keep their places. A NoExecute taint is told when it came if it does not say:
-    from then on pods are tolerated to stay.
+    Foreign taints stay, and existing ones keep their positions. A NoExecute taint without `timeAdded` gets it, because
+    toleration times count from then.
     """
     wanted = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
     if execution is not None:
@@ -167,7 +167,7 @@ def with_taints(node: Obj, execution: str | None, now: Instant) -> Obj:
 
 
 def _scheduling_keys(node: Obj) -> Iterable[str]:
-    """The keys of the NoSchedule taints that its conditions and spec ask for."""
+    """Yield the keys of the NoSchedule taints for its conditions and spec."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEYS.get((condition["type"], condition["status"]))
         if key is not None:
@@ -184,14 +184,14 @@ def _is_ours(key: str, effect: str) -> bool:
 
 
 class Drain(NamedTuple):
-    """Which pods of a node a drain evicts, and which keep it from being drained, with the reason."""
+    """The pods of a node that a drain evicts, and those that prevent the drain, with the reason."""
 
     evicted: Sequence[Obj]
     refused: Sequence[tuple[Obj, str]]
 
 
 class DrainOptions(NamedTuple):
-    """How far a drain may go: kubectl's flags of the same names."""
+    """The options of a drain: kubectl's flags of the same names."""
 
     force: bool = False
     ignore_daemonsets: bool = False
@@ -199,14 +199,14 @@ class DrainOptions(NamedTuple):
 
 
 def cordoned(node: Obj, unschedulable: bool = True) -> Obj:
-    """The node closed to new pods, or opened again."""
+    """Return the node cordoned or uncordoned."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node
     return with_path(node, ("spec", "unschedulable"), unschedulable or None)
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> Drain:
-    """What a drain does to the pods of a node; it does nothing at all if one is refused."""
+    """Return the effect of a drain on the pods of a node; a single refused pod prevents the drain."""
     evicted: list[Obj] = []
     refused: list[tuple[Obj, str]] = []
     for pod in pods:
@@ -219,7 +219,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> Drain:
 
 
 def _refusal(pod: Obj, options: DrainOptions) -> str | None:
-    """Why a drain may not evict a pod that has not ended; None: it may, or passes it over."""
+    """Return why a drain may not evict an unfinished pod; None if it may, or skips it."""
     owner = controller_of(pod)
     if _is_of_daemonset(pod):
         return None if options.ignore_daemonsets else "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"
@@ -233,7 +233,7 @@ def _refusal(pod: Obj, options: DrainOptions) -> str | None:
 
 
 def _stays(pod: Obj) -> bool:
-    """Whether a drain passes a pod over: nothing brings it elsewhere."""
+    """Report whether a drain skips a pod, because it would not be recreated elsewhere."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_of_daemonset(pod) and not is_terminal(pod)

@@ -1,8 +1,8 @@
-"""The health of nodes: who is not heard of, and the taints that say so.
+"""Node health: detects nodes without heartbeats, and maintains their taints.
 
-A node whose kubelet's last beat is too old is told unknown, and its pods not ready. Its conditions become taints: such
-that keep pods off at once, and such that drive pods out one node after the other, as its zone fares
-(batchyard.nodes.zone_disruption). Source: pkg/controller/nodelifecycle; it looks every 5 s, we when it is due.
+If the last heartbeat of a kubelet is too old, its node's conditions become Unknown, and its pods unready. Conditions
+become taints: NoSchedule at once, and NoExecute one node after the other, depending on the state of the zone
+(batchyard.nodes.zone_disruption). Source: pkg/controller/nodelifecycle, which polls every 5 s; here checks are timed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,11 +21,11 @@ from batchyard.nodes.conditions import Taint, execution_taints
 from batchyard.nodes.pods_by_node import PodsByNode
 from batchyard.nodes.zone_disruption import Zones
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class NodeHealth:
-    """See the module."""
+    """Maintains conditions and taints of nodes, with their pods and zones."""
 
     name = "node-health"
     rank = 0
@@ -36,7 +36,7 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The node, or that of a Lease; with it those that are not ready, where a zone fares otherwise than before."""
+        """Return the node, or that of a Lease; also all unready nodes if the state of a zone changes."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -48,7 +48,7 @@ class NodeHealth:
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Tell what is known of a node, and taint it."""
+        """Update the conditions of a node, or its taints."""
         node = reader.get(key)
         if node is None:
             return Outcome()
@@ -66,14 +66,14 @@ class NodeHealth:
         return outcome
 
     def _tainted(self, node: Obj, now: Instant) -> Outcome:
-        """The taints of a node brought up to date, or when the one that drives pods out may come."""
+        """Update the taints of a node, or requeue for when its NoExecute taint is due."""
         key, due = self._driven_out_by(node, now)
         tainted = lifecycle.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted)] if tainted is not node else []
         return Outcome(writes, requeue_at=due)
 
     def _driven_out_by(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
-        """The key of the NoExecute taint that the health of a node asks for, if it may have it; else from when on."""
+        """Return the key of the NoExecute taint if the node may get it now; else when it may."""
         key, name = lifecycle.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
@@ -86,7 +86,7 @@ class NodeHealth:
         return key, None
 
     def _mark_pods(self, node: str, reader: Reader, now: Instant, outcome: Outcome) -> None:
-        """Tell the pods of a node that is not heard of to be not ready."""
+        """Set the pods of a node without heartbeats to unready."""
         for key in self._pods.on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
@@ -102,18 +102,15 @@ def _not_ready_events(key: Key, before: Obj) -> list[EventRecord]:
 
 # --- taint eviction ---
 #
-# Pods that a taint of their node drives out: deleted when they tolerate it no longer.
+# Deletes pods that no longer tolerate a NoExecute taint of their node.
 #
-# First the pod is told why, then it is deleted. Source: pkg/controller/tainteviction; it counts from when it saw a
-# taint,
-# here counts when the taint came (`timeAdded`), so that a restart does not begin anew.
-
-
-# a member is slow to look up by name
+# A pod gets its DisruptionTarget condition first, and is then deleted. Source: pkg/controller/tainteviction, which
+# counts from when it observed a taint. Here toleration times count from `timeAdded`, so that a restart does not reset
+# them.
 
 
 class TaintEviction:
-    """See the module."""
+    """Deletes pods from tainted nodes when their toleration ends."""
 
     name = "taint-eviction"
     rank = 0
@@ -121,11 +118,11 @@ class TaintEviction:
 
     def __init__(self) -> None:
         self._pods = PodsByNode()
-        #: The NoExecute taints of the nodes that have some.
+        #: The NoExecute taints by node.
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pods of a node whose taints change, and those that come to or change on a node with taints."""
+        """Return the pods of a node whose taints change, and pods that change on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -137,7 +134,7 @@ class TaintEviction:
         return self._pods.on(key.name) if list(before) != list(after) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Delete a pod that may stay no longer, or wait until then."""
+        """Delete a pod whose toleration has ended, or requeue for then."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pod_lifecycle.node_of(pod), ())
         if pod is None or not taints or pod_lifecycle.is_terminating(pod):

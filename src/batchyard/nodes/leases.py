@@ -1,8 +1,8 @@
-"""The heartbeats of nodes, told by their Leases, and when a node counts as not heard of.
+"""Node heartbeats: Leases of nodes, and when a node counts as lost.
 
-A beat that says nothing new is not written: as long as a Lease has no `renewTime`, beats go on. When a machine is lost,
-the time of its last beat is written, once. Sources: k8s.io/component-helpers apimachinery/lease and pkg/kubelet (how
-often), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
+Unchanged heartbeats are not written: a Lease without `renewTime` means that heartbeats continue. When a machine is
+lost, the time of its last heartbeat is written once. Sources: k8s.io/component-helpers apimachinery/lease and
+pkg/kubelet (intervals), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
 """
 
 from typing import Final
@@ -21,12 +21,12 @@ STARTUP_GRACE: Final = 60 * SECOND
 
 
 def lease_key(node: str) -> Key:
-    """The key of a node's Lease."""
+    """Return the key of a node's Lease."""
     return Key(scheme.LEASE, LEASE_NAMESPACE, node)
 
 
 def new_lease(node: Obj, now: Instant) -> Obj:
-    """The Lease of a node that registers; it goes with the node."""
+    """Build the Lease of a new node, owned by the node."""
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
@@ -38,31 +38,31 @@ def new_lease(node: Obj, now: Instant) -> Obj:
 
 
 def is_lease_of(lease: Obj, node: Obj) -> bool:
-    """Whether a Lease is that of this node, not of an earlier one of its name."""
+    """Report whether a Lease belongs to this node, not to an earlier one of the same name."""
     owners = lease["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == node["metadata"]["uid"] for owner in owners)
 
 
 def is_beating(lease: Obj) -> bool:
-    """Whether beats go on."""
+    """Report whether heartbeats continue."""
     return "renewTime" not in lease["spec"]
 
 
 def stopped(lease: Obj, at: Instant) -> Obj:
-    """The Lease of a machine that was lost: its last beat was the last one due by then."""
+    """Return the Lease of a lost machine, with the last heartbeat that was due by then."""
     first = parse_time(lease["spec"]["acquireTime"])
     last = first + max(0, at - first) // BEAT * BEAT
     return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
 
 
 def resumed(lease: Obj, now: Instant) -> Obj:
-    """The Lease of a machine that is back."""
+    """Return the Lease of a machine that is back."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def unheard_from(node: Obj, lease: Obj | None) -> Instant | None:
-    """From when on a node counts as not heard of, as things stand; None: it is heard of."""
+    """Return when a node counts as lost; None while it has heartbeats."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
     if lease is None or is_beating(lease) or not is_lease_of(lease, node):

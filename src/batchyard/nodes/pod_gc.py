@@ -1,7 +1,8 @@
-"""Pods that no kubelet will ever end: their node does not exist, is out of service, or they never had one.
+"""Pod garbage collection: pods whose node is missing or out of service, terminating pods without a node, and old ended
+pods.
 
-Such a pod is declared failed first, so that its Job learns of it, and then deleted without grace. A node that is not
-seen has some time to turn up. Of pods that have ended, the oldest go where there are too many.
+Such a pod is first set to Failed, so that its Job counts it, and then deleted without grace. A missing node has a grace
+period to appear. If there are too many ended pods, the oldest are deleted.
 Source: pkg/controller/podgc.
 """
 
@@ -20,14 +21,14 @@ from batchyard.nodes.pods_by_node import PodsByNode
 
 #: How long a node may be missing before its pods are orphans.
 QUARANTINE: Final = 40 * SECOND
-#: How many ended pods are kept. Source: kube-controller-manager, --terminated-pod-gc-threshold.
+#: The maximum number of ended pods. Source: kube-controller-manager, --terminated-pod-gc-threshold.
 ENDED_MAX: Final = 12_500
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+_DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class PodGarbageCollector:
-    """See the module."""
+    """Deletes such pods, with an index of pods, nodes and missing nodes."""
 
     name = "pod-garbage-collector"
     rank = 0
@@ -37,11 +38,11 @@ class PodGarbageCollector:
         self._pods = PodsByNode()
         self._ended = EndedPods(ended_max)
         self._nodes: dict[str, None] = {}
-        #: Since when nodes that pods are bound to are missed.
+        #: Nodes with bound pods that are missing, each with the time since when.
         self._missed_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pods of a node that goes or is out of service; pods without a node, and those that are terminating."""
+        """Return pods of a deleted or out-of-service node, terminating pods, and pods on a missing node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -58,7 +59,7 @@ class PodGarbageCollector:
         return self._pods.on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Declare a pod failed and delete it, if nobody else can."""
+        """Set a pod to Failed and delete it, if no kubelet can end it."""
         pod = reader.get(key)
         if pod is None or lifecycle.is_gone_but_for_finalizers(pod):
             return Outcome()
@@ -73,7 +74,7 @@ class PodGarbageCollector:
         return _removed(pod, None, now) if is_left and lifecycle.is_terminating(pod) else Outcome()
 
     def _concerns(self, pod: Obj, now: Instant) -> bool:
-        """Whether a pod may be one that no kubelet ends; note since when its node is missed."""
+        """Report whether no kubelet may end a pod; record since when its node is missing."""
         name = lifecycle.node_of(pod)
         if not name or name in self._nodes:
             return lifecycle.is_terminating(pod)
@@ -82,16 +83,16 @@ class PodGarbageCollector:
 
 
 class EndedPods:
-    """The pods that have ended, and which of them are too many: those evicted first, then the oldest."""
+    """The ended pods, and which of them are surplus: evicted ones first, then the oldest."""
 
     def __init__(self, kept_max: int) -> None:
         self._kept_max = kept_max
         self._kept: dict[Key, None] = {}
-        self._by_age: list[tuple[bool, str, Key]] = []  # a heap; of pods that are gone too
+        self._by_age: list[tuple[bool, str, Key]] = []  # a heap, which includes deleted pods
         self._leaving: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Take note of a pod, or that it is gone; the pods that are too many because of it."""
+        """Record a changed or deleted pod. Yield the pods that become surplus."""
         if pod is None:
             self._kept.pop(key, None)
             self._leaving.pop(key, None)
@@ -107,7 +108,7 @@ class EndedPods:
                 yield oldest
 
     def is_one_too_many(self, key: Key) -> bool:
-        """Whether a pod is to go because others have ended after it."""
+        """Report whether a pod is surplus."""
         return key in self._leaving
 
 
@@ -116,7 +117,7 @@ def _is_out_of_service(node: Obj) -> bool:
 
 
 def _removed(pod: Obj, why: lifecycle.Disruption | None, now: Instant) -> Outcome:
-    """The next step on the pod's way out: failed, then deleted."""
+    """Return the next write to remove a pod: first Failed, then deleted."""
     failed = lifecycle.failed(pod, why, now)
     if failed is not pod:
         return Outcome([UpdateStatus(failed)])

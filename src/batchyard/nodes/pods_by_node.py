@@ -1,4 +1,4 @@
-"""Which pods are bound to which node."""
+"""Index of pods by node."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from batchyard.api.views.pod_lifecycle import node_of
 
 
 class PodsByNode:
-    """The keys of the pods of every node that has some, in the order in which they came."""
+    """The keys of pods by node, in the order of their arrival."""
 
     __slots__ = ("_by_node",)
 
@@ -15,7 +15,7 @@ class PodsByNode:
         self._by_node: dict[str, dict[Key, None]] = {}
 
     def observe(self, key: Key, old: Obj | None, new: Obj | None) -> None:
-        """Take note of a change of a pod; None: it was not there before, or is no more."""
+        """Process a change of a pod; `old` is None for a new pod, `new` for a deleted one."""
         if old is not None and new is not None and new["spec"] is old["spec"]:
             return
         before = "" if old is None else node_of(old)
@@ -28,13 +28,13 @@ class PodsByNode:
             self._by_node.setdefault(after, {})[key] = None
 
     def on(self, node: str) -> Sequence[Key]:
-        """The pods of a node."""
+        """Return the pods of a node."""
         return tuple(self._by_node.get(node, ()))
 
     def _remove(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
-            return  # a restart may have seen less than its events tell
+            return  # after a restart, events may precede the index
         del pods[key]
         if not pods:
             del self._by_node[node]

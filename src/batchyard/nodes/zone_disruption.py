@@ -1,4 +1,4 @@
-"""How the zones of the cluster fare: how many of their nodes are ready, and when one was last given up."""
+"""Zone disruption: the state of each zone, and when its next unready node may be tainted with NoExecute."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -11,24 +11,24 @@ from batchyard.nodes import conditions as lifecycle
 
 # --- disruption ---
 #
-# How fast nodes that are not ready are given up, by how their zone fares.
+# The rate of tainting unready nodes, depending on the state of their zone.
 #
-# Where most of a zone is lost the fault is rather with the network than with its nodes, so nodes are given up slowly or
-# not at all. Source: pkg/controller/nodelifecycle (ComputeZoneState, handleDisruption) and the defaults of
+# If most of a zone is lost, the network is the more likely cause. Nodes are then tainted slowly or not at all.
+# Source: pkg/controller/nodelifecycle (ComputeZoneState, handleDisruption) and the defaults of
 # kube-controller-manager's flags.
 
 
-#: Between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+#: The interval between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
 EVICTION_INTERVAL: Final = 10 * SECOND
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
-#: A larger zone goes on slowly, a smaller one stops: large-cluster-size-threshold.
+#: In a disrupted zone, up to this size evictions stop; above it they are slow: large-cluster-size-threshold.
 SMALL_ZONE_MAX: Final = 50
-#: The share of nodes, in percent, from which on a zone is disrupted: unhealthy-zone-threshold.
+#: The percentage of unready nodes from which a zone is disrupted: unhealthy-zone-threshold.
 UNHEALTHY_PERCENT: Final = 55
 
 
 class ZoneState(StrEnum):
-    """How a zone fares."""
+    """The disruption state of a zone."""
 
     NORMAL = "Normal"
     PARTIAL_DISRUPTION = "PartialDisruption"
@@ -36,7 +36,7 @@ class ZoneState(StrEnum):
 
 
 def zone_state(ready: int, unready: int) -> ZoneState:
-    """The state of a zone with so many nodes."""
+    """Return the state of a zone with these numbers of nodes."""
     if unready and not ready:
         return ZoneState.FULL_DISRUPTION
     if unready > 2 and 100 * unready >= UNHEALTHY_PERCENT * (ready + unready):
@@ -45,19 +45,19 @@ def zone_state(ready: int, unready: int) -> ZoneState:
 
 
 def is_everything_lost(states: Iterable[ZoneState]) -> bool:
-    """Whether no zone has a node that is ready: then nobody is driven out anywhere."""
+    """Report whether no zone has a ready node; then no pods are evicted anywhere."""
     return all(state is ZoneState.FULL_DISRUPTION for state in states)
 
 
 def eviction_interval(state: ZoneState, nodes: int) -> Duration | None:
-    """The time between two nodes of a zone that are given up; None: none is."""
+    """Return the interval between two tainted nodes of a zone; None if none may be tainted."""
     if state is not ZoneState.PARTIAL_DISRUPTION:
         return EVICTION_INTERVAL
     return SLOW_EVICTION_INTERVAL if nodes > SMALL_ZONE_MAX else None
 
 
 class _Known(NamedTuple):
-    """What is known of a node."""
+    """The zone and readiness of a node, and when it got its NoExecute taint."""
 
     zone: str
     is_ready: bool
@@ -77,11 +77,11 @@ class _Zone:
         self.interval: Duration | None = None
 
     def give_up(self, at: Instant) -> None:
-        """Note that a node is given up."""
+        """Record that a node was tainted."""
         self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
 
     def fares_otherwise(self) -> bool:
-        """Look how the zone fares now, and tell whether it is otherwise than before."""
+        """Update the state of the zone. Return whether it changed."""
         before = (self.state, self.interval)
         self.state = zone_state(self.ready, len(self.unready))
         self.interval = eviction_interval(self.state, self.ready + len(self.unready))
@@ -98,7 +98,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Take note of a node as it is now, None if it is no more; tell whether a zone fares otherwise than before."""
+        """Process a changed node, None if it is deleted. Return whether the state of a zone changed."""
         before, after = self._nodes.pop(name, None), None if node is None else _known(node)
         if after is not None:
             self._nodes[name] = after
@@ -115,19 +115,19 @@ class Zones:
         return any(changes)
 
     def unready(self) -> list[str]:
-        """The names of all nodes that are not ready."""
+        """Return the names of all unready nodes."""
         return [name for zone in self._zones.values() for name in zone.unready]
 
     def give_up(self, name: str, at: Instant) -> None:
-        """Note that a node is given up, even before that is written."""
+        """Record that a node is tainted, even before that is written."""
         self._zones[self._nodes[name].zone].give_up(at)
 
     def is_everything_lost(self) -> bool:
-        """Whether no zone with nodes has one that is ready."""
+        """Report whether no zone with nodes has a ready one."""
         return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
 
     def next_at(self, name: str) -> Instant | None:
-        """When a node may be given up; None: not as things stand."""
+        """Return when a node may be tainted; None if it currently may not."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.interval is None:

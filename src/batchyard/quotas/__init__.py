@@ -1,1 +1,1 @@
-"""ResourceQuotas: what is used of them, who is refused because of them, and what they tell of it."""
+"""ResourceQuotas: usage accounting, the admission plugin, and the status controller."""

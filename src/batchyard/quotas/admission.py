@@ -1,7 +1,7 @@
-"""Who is refused because of a ResourceQuota: the admission plugin of that name.
+"""ResourceQuota admission plugin.
 
-What is used is what the store says at that moment, so two that come together can never both have the last of it. A
-quota counts as soon as it is there, and says what it says in its spec: it is never unknown what is used of it.
+Usage is that of the store at the moment of the check, so concurrent requests can never exceed the quota together. A
+quota applies as soon as it exists, with its spec; its usage is never unknown.
 Source: k8s.io/apiserver, pkg/admission/plugin/resourcequota.
 """
 
@@ -20,7 +20,7 @@ from batchyard.quotas.usage import Usage, family_in, is_ending, unsaid
 
 
 class _Bill(NamedTuple):
-    """What an object uses of one quota beyond what it used before."""
+    """The additional usage of an object in one quota."""
 
     quota: Obj
     tally: Tally
@@ -28,23 +28,23 @@ class _Bill(NamedTuple):
 
 
 class QuotaAdmission:
-    """See the module. It is to hear of every change as it happens."""
+    """Checks new and changed objects against quotas. It must observe every change as it happens."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Process a change."""
         self._ledger.observe(event)
 
     def check_new(self, obj: Obj, reader: Reader) -> None:
-        """Raise RefusedForNow if there is not enough left for a new object."""
+        """Check a new object. Raise RefusedForNow if it exceeds a quota."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check(obj, None, quotas, reader)
 
     def check_changed(self, new: Obj, old: Obj, reader: Reader) -> None:
-        """The same for what an object uses more than before."""
+        """Check the additional usage of a changed object in the same way."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check(new, old, quotas, reader)

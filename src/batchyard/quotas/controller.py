@@ -1,6 +1,6 @@
-"""The controller of ResourceQuotas: each tells what it bounds and what is used of that.
+"""ResourceQuota controller: writes the limits and the usage of each quota to its status.
 
-Source: Kubernetes's pkg/controller/resourcequota, which counts all anew where this one goes on counting.
+Source: Kubernetes's pkg/controller/resourcequota, which recounts everything; here counts are updated incrementally.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _DELETED = EventType.DELETED
 
 
 class ResourceQuotas:
-    """See the module."""
+    """Writes the status of quotas from the ledger."""
 
     name = "resource-quotas"
     rank = 0
@@ -26,14 +26,14 @@ class ResourceQuotas:
         self._ledger = Ledger()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The quota, and all of which something else is used now."""
+        """Return the quota, and all quotas whose usage changed."""
         changed = self._ledger.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
             return changed
         return (event.key, *changed)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Say in its status what it bounds and what is used."""
+        """Update its status: limits and usage."""
         quota = reader.get(key)
         if quota is None:
             return Outcome()

@@ -1,7 +1,7 @@
-"""What is used of each ResourceQuota, kept up to date by the changes.
+"""ResourceQuota ledger: the usage of each quota, updated incrementally.
 
-A quota is counted once it is asked for, and from then on with each change of what it is about. What each object uses is
-remembered, so a change that was counted already changes nothing: the ledger may be told of it before or after.
+A quota is counted on first use, and from then on with each change of a matching object. The usage of each object is
+stored, so an already counted change has no effect: callers may report it before or after the write.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,41 +30,41 @@ _DELETED = EventType.DELETED
 
 
 class Tally:
-    """What is used of one quota, by whom."""
+    """The usage of one quota, by object."""
 
     __slots__ = ("_charges", "_families", "_late_after", "_scopes", "is_complete", "kinds", "spec", "used")
 
     def __init__(self, spec: Obj, reader: Reader) -> None:
         self.spec = spec
         self.used: dict[str, int] = {}
-        #: Whether all that it bounds is of kinds that are known.
+        #: Whether the kinds of all its resources are known.
         self.is_complete = True
-        #: The names to count by, for each kind it is about.
+        #: The count names for each kind that it limits.
         self.kinds: dict[str, tuple[str, ...]] = {}
         self._families: dict[str, Family] = {}
         self._scopes = scopes_of(spec)
         self._charges: dict[Key, Usage] = {}
-        #: Pods that use nothing any more from an instant on, though they may still be there.
+        #: Terminating pods, each with the end of its grace period; from then on their compute usage does not count.
         self._late_after: dict[Key, Instant] = {}
         for name in sorted(spec.get("hard") or ()):
             self._bound(name, reader)
 
     def shown(self, name: str) -> str:
-        """What is used of a resource, as Kubernetes prints it."""
+        """Return the usage of a resource in Kubernetes's format."""
         return formatted(self.used[name], self._families.get(name, Family.DECIMAL))
 
     def is_about(self, obj: Obj, kind: str) -> bool:
-        """Whether it bounds what an object uses."""
+        """Report whether it limits the usage of an object."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
     def charge(self, obj: Obj, kind: str) -> Usage:
-        """What an object uses, or would use, of what is bounded."""
+        """Return the usage of an object in the limited resources."""
         if not self.is_about(obj, kind):
             return {}
         return {name: amount for name, amount in usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: Key, obj: Obj | None) -> bool:
-        """Count an object as it is now, None if it is gone; whether that changes what is used, or will."""
+        """Count a changed or deleted (None) object. Return whether usage changes, now or later."""
         was_late_after = self._late_after.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace = obj["metadata"].get("deletionGracePeriodSeconds") or 0
@@ -73,7 +73,7 @@ class Tally:
         return is_changed or self._late_after.get(key) != was_late_after
 
     def release_late(self, now: Instant) -> Instant | None:
-        """Count Pods no more that should be gone; when the next one should."""
+        """Release the usage of pods past their grace period. Return when the next one is due."""
         for key, until in list(self._late_after.items()):
             if until < now:
                 del self._late_after[key]
@@ -95,7 +95,7 @@ class Tally:
         return True
 
     def _bound(self, name: str, reader: Reader) -> None:
-        """Count what there is of a resource that is bounded."""
+        """Set up a limited resource, and the kind that uses it."""
         kind = kind_of_resource(name)
         info = scheme.kind_info(kind) if kind else None
         if kind is None:
@@ -113,13 +113,13 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
 
 
 class Ledger:
-    """See the module."""
+    """The tallies of the quotas in use, by Namespace."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, dict[Key, Tally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[Key]:
-        """Count a change; the quotas of which it changes what is used."""
+        """Count a change. Return the quotas whose usage changed."""
         key = event.key
         if key.kind == DEFINITION:
             return self._forget_incomplete()
@@ -132,7 +132,7 @@ class Ledger:
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
     def tally(self, quota: Obj, reader: Reader) -> Tally:
-        """What is used of a quota."""
+        """Return the usage of a quota."""
         key, spec = key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         known = tallies.get(key)
@@ -145,7 +145,7 @@ class Ledger:
         return tally
 
     def _forget_incomplete(self) -> Sequence[Key]:
-        """A kind has come or changed that users define: what could not be counted is counted anew."""
+        """Drop the tallies with unknown kinds after a change of a CustomResourceDefinition; they are recounted."""
         found = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
         for key in found:
             del self._tallies[key.namespace][key]

@@ -1,4 +1,4 @@
-"""What an object uses of the resources that a ResourceQuota can bound, and which objects a quota is about.
+"""Usage of an object in the resources that a ResourceQuota can limit, and the scopes of a quota.
 
 Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic. Amounts are in billionths.
 """
@@ -20,38 +20,38 @@ _POD_COUNT: Final = "count/pods"
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
-#: What pods request under both its name and that of requests.
+#: Resources that pods request under both the bare name and the name with `requests.`.
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = frozenset(
     {_POD_COUNT, "pods", *_COMPUTE, *(f"{prefix}{name}" for name in _COMPUTE for prefix in (_REQUESTS, _LIMITS))}
 )
 _OF_SERVICES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
-#: Kinds that are counted under their bare names too.
+#: Kinds that are also counted under their bare names.
 _ALIASES: Final = {
     "configmaps": scheme.CONFIG_MAP,
     "resourcequotas": scheme.RESOURCE_QUOTA,
     "secrets": scheme.SECRET,
 }
 _ALIAS_OF: Final = {kind: name for name, kind in _ALIASES.items()}
-#: What is bounded elsewhere and not there at all here, so that none of it is used.
+#: Resources that do not exist here, so their usage is zero.
 _ABSENT: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
 )
 _OF_STORAGE_CLASSES: Final = ".storageclass.storage.k8s.io/"
-#: Of these a container must say how much it wants where a quota bounds them.
+#: Resources that every container must specify if a quota limits them.
 _MUST_BE_SAID: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
-    """The names under which the objects of a kind are counted."""
+    """Return the names under which the objects of a kind are counted."""
     name = f"{COUNT}{info.plural}.{info.group}" if info.group else f"{COUNT}{info.plural}"
     alias = _ALIAS_OF.get(info.constant)
     return (name,) if alias is None else (name, alias)
 
 
 def kind_of_resource(name: str) -> str | None:
-    """The kind of which a bounded resource is used; empty where nothing can use it, None where it is not known."""
+    """Return the kind that uses a limited resource; '' if none does, None if it is unknown."""
     if name in _OF_PODS or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _OF_SERVICES:
@@ -65,19 +65,19 @@ _COUNTED: Final = {count_names(info)[0]: info.constant for info in scheme.KINDS 
 
 
 def _is_device(name: str) -> bool:
-    """Whether a bound is on what pods request of a device."""
+    """Report whether a limit is on requests of a device."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
 def usage(obj: Obj, kind: str, counted_as: Sequence[str]) -> Usage:
-    """What an object uses; one of most kinds uses only its own count."""
+    """Return the usage of an object; most kinds use only their own count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, NANO)
 
 
 def left_of_late(used: Usage) -> Usage:
-    """What is counted of a Pod that should have been gone: it is still there, and uses nothing."""
+    """Return the remaining usage of a pod past its grace period: only its object count."""
     return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
 
 
@@ -96,7 +96,7 @@ def _usage_of_pod(pod: Obj) -> Usage:
 
 
 def _compute(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Requests and limits under the names by which they are bounded."""
+    """Return requests and limits under their names in quotas."""
     used: dict[str, int] = {}
     for name, amount in requests.items():
         if name in _COMPUTE or name.startswith(_HUGE_PAGES):
@@ -116,7 +116,7 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
 
 
 def family_in(obj: Obj, name: str) -> Family:
-    """The suffixes with which an object writes what it uses of a resource."""
+    """Return the suffix family in which an object writes its usage of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -129,7 +129,7 @@ def family_in(obj: Obj, name: str) -> Family:
 
 
 def unsaid(pod: Obj, bounded: Iterable[str]) -> str:
-    """What containers have to say where these are bounded and they do not; empty if nothing."""
+    """Describe the limited resources that containers fail to specify; empty if none."""
     spec = pod["spec"]
     wanted = [name for name in _MUST_BE_SAID if name in set(bounded)]
     if not wanted or spec.get("resources"):
@@ -144,19 +144,19 @@ def unsaid(pod: Obj, bounded: Iterable[str]) -> str:
 
 
 def scopes_of(spec: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    """The scopes of a quota: what all holds of what it is about."""
+    """Return the scopes of a quota; all must match."""
     plain = [Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     said = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     return (*plain, *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in said))
 
 
 def is_in_scope(obj: Obj, kind: str, scopes: Sequence[Requirement]) -> bool:
-    """Whether all scopes hold of an object; only Pods have any."""
+    """Report whether all scopes match an object; only pods have scopes."""
     return not scopes or (kind == scheme.POD and all(_holds(scope, obj) for scope in scopes))
 
 
 def is_ending(pod: Obj) -> bool:
-    """Whether a Pod has a deadline: the scope Terminating."""
+    """Report whether a pod has a deadline: the Terminating scope."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
@@ -180,7 +180,7 @@ def _holds(scope: Requirement, pod: Obj) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Whether no container wants any cpu or memory."""
+    """Report whether no container requests cpu or memory."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         requests = container_requests(container)
         if requests.get("cpu") or requests.get("memory"):
@@ -189,7 +189,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _looks_elsewhere(affinity: Mapping[str, Any]) -> bool:
-    """Whether a Pod wants to be near, or far from, Pods of Namespaces that it names."""
+    """Report whether a pod has (anti-)affinity to pods of namespaces that it names."""
     for each in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(each) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())

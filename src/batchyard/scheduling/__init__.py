@@ -1,1 +1,1 @@
-"""Kueue's part: who is in line, who is admitted where, what becomes of Workloads, and what queues say."""
+"""Kueue's scheduler: queues, admission cycles, preemption, the Workload lifecycle and queue status."""

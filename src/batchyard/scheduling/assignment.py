@@ -1,4 +1,4 @@
-"""A flavor for each resource of each pod set, and how well that fits."""
+"""Flavor assignment: a flavor for each resource of each pod set, and how well it fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from batchyard.scheduling.quota import Usage
 
 @dataclass(slots=True)
 class PodSetAssignment:
-    """The flavors of one pod set, and what stands against it."""
+    """The flavors of one pod set, and why flavors were rejected."""
 
     name: str
     count: int
     requests: Requests
     pick: Pick
-    #: The resource groups looked at; one without a pick ended the search.
+    #: The scanned resource groups; one without a pick ended the search.
     scans: tuple[Scan, ...]
-    #: A resource that the ClusterQueue does not have.
+    #: A resource that the ClusterQueue does not cover.
     unavailable: str
 
     @property
@@ -32,12 +32,12 @@ class PodSetAssignment:
 
     @property
     def mode(self) -> Mode:
-        """That of its worst resource."""
+        """The mode of its worst resource."""
         return self.pick.mode
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What stands against it."""
+        """The reasons against it."""
         if self.scans and self.scans[-1].pick is NO_PICK:
             return tuple(self.scans[-1].facts)
         if self.unavailable:
@@ -46,12 +46,12 @@ class PodSetAssignment:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """What came of the flavors that were looked at and are not simply free."""
+        """The results of all scanned flavors except those with free quota."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
     def no_fit_reason(self) -> str:
-        """Why it does not fit at all: in each resource group the flavor nearest to fitting, of all groups the worst."""
+        """The reason why it does not fit: per resource group that of the nearest flavor, of all groups the worst."""
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is Possibility.NO_FIT:
@@ -64,16 +64,16 @@ class PodSetAssignment:
 
 
 class LastAssignment(NamedTuple):
-    """How far a search came that stopped before the last flavor of some resource, and when that still counts."""
+    """How far an interrupted flavor search got, and what its validity depends on."""
 
-    #: By pod set and resource, the last flavor looked at, or SCAN_DONE.
+    #: By pod set and resource, the last flavor considered, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
     generation: int
     cycle: int
     shape: Shape
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
-        """Where to go on for a resource of a pod set."""
+        """Return the flavor index at which to resume for a resource of a pod set."""
         return self.tried[pod_set].get(resource, SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
@@ -88,12 +88,12 @@ class Assignment:
 
     @property
     def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
-        """What stands against it."""
+        """The reasons against it, by pod set."""
         return tuple([PodSetFacts(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason for QuotaReserved=False when it does not fit at all."""
+        """The reason for QuotaReserved=False if it does not fit."""
         worst = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is Mode.NO_FIT:

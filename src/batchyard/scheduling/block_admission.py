@@ -1,4 +1,4 @@
-"""Kueue's blockAdmission: nobody is admitted while somebody holds quota whose pods are not ready yet.
+"""Kueue's blockAdmission: no Workload is admitted while another with quota has pods that are not ready.
 
 Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
 """
@@ -10,7 +10,7 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 
 class PodsReadyGate:
-    """Knows from watch events alone who holds quota without being ready."""
+    """The Workloads that hold quota and are not ready, tracked by watch events."""
 
     def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
         self._policy = policy or PodsReadyPolicy()
@@ -18,15 +18,15 @@ class PodsReadyGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether whoever fits has to wait."""
+        """Whether admissions have to wait."""
         return bool(self._unready)
 
     def awaits(self, workload: Obj) -> bool:
-        """Whether one that is admitted closes it until it is ready."""
+        """Report whether an admission of this Workload closes the gate until its pods are ready."""
         return self._policy.awaits(workload)
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change of a Workload."""
+        """Process a change of a Workload."""
         view = workload_view(event.obj)
         holds = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
         if holds and not view.pods_ready and self.awaits(event.obj):

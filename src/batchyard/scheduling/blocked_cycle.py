@@ -1,14 +1,15 @@
 """The rest of a cycle that waits until the pods of all admitted Workloads are ready.
 
-Kueue's scheduler stops inside a cycle before the first admission that has to wait, and runs no other cycle meanwhile.
-Once the pods are ready, or their Workloads gave their quota back, it admits that entry as the cycle decided, and goes
-on with the entries behind it. The next of those that would be admitted waits in the same way. Here the admissions and
-preemptions that are left are kept, and no cycle runs before they are carried out.
+Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle meanwhile.
+Once the pods are ready, or their Workloads released their quota, it admits that entry as decided, and continues with
+the entries behind it. The next admission blocks in the same way. Here the remaining admissions and preemptions are
+kept, and no cycle runs before they are applied.
 
-An entry is left out if its Workload is gone, finished or inactive by then, if its pod sets or its queue name changed,
-or if its ClusterQueue is gone. Kueue writes the admission in some of these cases, and takes it back afterwards.
+An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or its
+queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts it
+afterwards.
 
-After a restart the entry is known by its condition (WaitingForPodsReady): the first cycle decides about it alone.
+After a restart the entry is recognized by its condition (WaitingForPodsReady): the first cycle decides only about it.
 Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
 """
 
@@ -30,10 +31,10 @@ Entry: TypeAlias = Admit | Preempt
 
 
 class BlockedCycle:
-    """The entries of a cycle that are not carried out yet: the one that waits for pods, then those behind it."""
+    """The entries of a cycle that are not applied yet: the one that waits for pods, then those behind it."""
 
     def __init__(self, index: AdmissionIndex, gate: PodsReadyGate | None) -> None:
-        """`gate` is None where admissions do not wait for the pods of others."""
+        """`gate` is None if admissions do not wait for the pods of others."""
         self._index = index
         self._gate = gate
         self._entries: list[Entry] = []
@@ -41,21 +42,21 @@ class BlockedCycle:
 
     @property
     def stands_still(self) -> bool:
-        """Whether an entry waits, and still has to."""
+        """Whether an entry is blocked."""
         return bool(self._entries) and self._gate is not None and self._gate.is_closed
 
     @property
     def may_resume(self) -> bool:
-        """Whether an entry waits, and has to no more."""
+        """Whether entries are kept and no longer blocked."""
         return bool(self._entries) and not self.stands_still
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change of an object."""
+        """Process a change of an object."""
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """The heads of a cycle. Those of the first are the Workloads that waited for pods before a restart, if any."""
+        """Return the heads of a cycle; for the first cycle, the Workloads blocked before a restart, if any."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -64,9 +65,9 @@ class BlockedCycle:
         return [head for head in found if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """The decisions to carry out now, and the Workload that has to wait; the entries from there on are kept.
+        """Return the decisions to apply now, and the Workload that has to wait; keep the entries from there on.
 
-        A decision that a Workload waits for quota is never kept: nothing that happens meanwhile changes it.
+        A Wait decision is never kept, because nothing that happens meanwhile changes it.
         """
         if self._gate is None:
             return decisions, None
@@ -83,7 +84,7 @@ class BlockedCycle:
         return decisions, None
 
     def resume(self) -> Sequence[Decision]:
-        """The entries that were kept, as far as they still hold. They are kept no longer."""
+        """Return the kept entries that still hold, and drop all."""
         entries, self._entries = self._entries, []
         found = [self._as_of_now(entry) for entry in entries]
         return [entry for entry in found if entry is not None]
@@ -96,7 +97,7 @@ class BlockedCycle:
         return waiting.head_of(view.key)
 
     def _as_of_now(self, entry: Entry) -> Entry | None:
-        """An entry with what its objects are now; None if it does not hold any more."""
+        """Return an entry with its current objects; None if it no longer holds."""
         decided, name = entry.head.workload, entry.head.queue
         queue, view = self._index.snapshot.queues.get(name), self._index.book.view(decided.key)
         if queue is None or view is None or not view.admissible or _asks(view) != _asks(decided):
@@ -118,7 +119,7 @@ class BlockedCycle:
 
 
 def _asks(view: WorkloadView) -> tuple[object, ...]:
-    """What a decision about a Workload depends on, but for its place in the order."""
+    """Return what a decision about a Workload depends on, except its queue order."""
     return view.uid, view.queue, view.shape[0], view.counts
 
 

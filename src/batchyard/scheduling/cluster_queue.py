@@ -1,4 +1,4 @@
-"""Whether a ClusterQueue can admit at all, and why not. Source: Kueue's pkg/cache/scheduler (inactiveReason)."""
+"""Quota holders of a ClusterQueue, and its Active condition. Source: Kueue's pkg/cache/scheduler (inactiveReason)."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from batchyard.scheduling.quota import QuotaNode, Usage
 
 # --- queue ---
 #
-# A ClusterQueue as decisions see it, and the Workloads that hold quota in it.
+# A ClusterQueue in the snapshot, and the Workloads that hold quota in it.
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,7 @@ class Admitted:
     uid: str
     queue: "ClusterQueue"
     usage: Usage
-    #: Every flavor-resource assigned, those with an amount of zero included.
+    #: Every assigned flavor-resource, including those with an amount of zero.
     flavor_resources: frozenset[int] = frozenset()
     priority: int = 0
     queued: Instant = 0
@@ -31,13 +31,13 @@ class Admitted:
     evicted: bool = False
     is_admitted: bool = True
     local_queue: str = ""
-    #: How much of the priority a Budget has added.
+    #: The part of the priority that a Budget added.
     boost: int = 0
-    #: Its place among those to be preempted: low priority, lately reserved, uid.
+    #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     rank: tuple[int, int, str] = field(init=False)
 
     def is_like(self, other: "Admitted") -> bool:
-        """Whether they differ in nothing that bears on decisions."""
+        """Report whether both are equal in everything that affects decisions."""
         return (
             self.queue is other.queue
             and self.rank == other.rank
@@ -60,7 +60,7 @@ RANK: Final = attrgetter("rank")
 
 
 class ClusterQueue:
-    """See the module. `workloads` is changed through the snapshot only."""
+    """A ClusterQueue with its quota node and admitted Workloads; only the snapshot changes `workloads`."""
 
     __slots__ = (
         "_ranked",
@@ -80,10 +80,10 @@ class ClusterQueue:
         self.node = node
         self.coverage = coverage
         self.workloads: dict[str, Admitted] = {}
-        #: Grows whenever quota may have become free here; an older flavor search is then started over.
+        #: Incremented when quota may have become free here; older flavor searches then start over.
         self.generation = 1
         self.active = True
-        #: Its Cohort's parents lead into a cycle.
+        #: Whether the parents of its Cohort form a cycle.
         self.in_cycle = False
         self._ranked: list[Admitted] | None = None
 
@@ -98,11 +98,11 @@ class ClusterQueue:
         self._ranked = None
 
     def forget_ranks(self) -> None:
-        """Drop what is remembered of their order."""
+        """Drop the cached order."""
         self._ranked = None
 
     def ranked(self) -> list[Admitted]:
-        """Its Workloads in the order in which they would be preempted."""
+        """Return its Workloads in preemption order."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=RANK)
         return self._ranked
@@ -117,7 +117,7 @@ class Readiness(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What is known of an AdmissionCheck: whether its controller answers it, and which that is."""
+    """Whether the controller of an AdmissionCheck is active, and its name."""
 
     active: bool
     controller: str = ""
@@ -135,7 +135,7 @@ TERMINATING: Final = Readiness(False, "Terminating", "Can't admit new workloads;
 def readiness_of(
     view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, Check]
 ) -> Readiness:
-    """A ClusterQueue's readiness, given the flavors and AdmissionChecks there are."""
+    """Return the readiness of a ClusterQueue, given the existing flavors and AdmissionChecks."""
     if terminating:
         return TERMINATING
     faults: list[Fault] = []
@@ -152,7 +152,7 @@ def readiness_of(
 
 
 def _faults_of_checks(view: ClusterQueueView, checks: Mapping[str, Check]) -> list[Fault]:
-    """Checks that are not there or not active, and those that do not go together."""
+    """Return the faults of missing, inactive and incompatible AdmissionChecks."""
     rules = sorted(view.check_rules)
     known = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
     remote = [rule for rule, check in known if check.controller == MULTI_KUEUE]

@@ -1,10 +1,10 @@
-"""Admission: runs scheduling cycles while there is something to decide, and writes what they decide.
+"""Scheduler: runs scheduling cycles while Workloads are pending, and writes their decisions.
 
-One constant key, "the cycle". Its rank lets all that is due settle first, and what a cycle decided settle before the
-next one. An admission counts at once (assume); its watch event confirms it. Why a Workload waits changes often: it is
-written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds. Where
-admission waits for pods to be ready, a cycle stops before the first admission that has to wait, and goes on from there
-when they are (`blocked_cycle.py`).
+It has one constant key, "the cycle". Its rank lets other due work finish first, including what the last cycle decided.
+An admission counts at once (assume), and its watch event confirms it. The reason why a Workload is pending changes
+often. It is therefore written at most once per REPORT_PERIOD, after the cycles have settled, so that it is not
+outdated. If admission waits for ready pods, a cycle stops before the first admission that has to wait, and resumes
+there once they are ready (`blocked_cycle.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ from batchyard.scheduling.workload.checks import required_checks
 from batchyard.scheduling.workload.lifecycle import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
 
-# --- particulars ---
+# --- decision details ---
 #
-# What a decision about admission rested on, as the decision ledger keeps it: plain values, worked out when asked.
+# The basis of a decision, for the decision ledger: plain values, computed on request.
 
 
-#: Of more victims, or flavors, only the first are told, and how many there were.
+#: At most this many victims or flavors are recorded, with their total number.
 _TOLD_MAX: Final = 32
-#: How Kueue's messages say what became of a flavor.
+#: Kueue's words for the verdict on a flavor.
 WORDS: Final[Mapping[Possibility, str]] = {
     Possibility.NO_FIT: "NoFit",
     Possibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
@@ -56,17 +56,17 @@ WORDS: Final[Mapping[Possibility, str]] = {
 
 
 def of_admission(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Where its quota came from, and which flavors were looked at before."""
+    """Return where its quota comes from, and the flavors considered before."""
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets(decision.assignment)}
 
 
 def of_wait(why: Why, cycle: int) -> Mapping[str, Any]:
-    """What came of each flavor."""
+    """Return the verdict on each flavor."""
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
 
 
 def of_preemption(decision: Preempt, cycle: int, others: Weighed) -> Mapping[str, Any]:
-    """For whom, by which rule, who else goes, and who stays although he holds some of it."""
+    """Return the preemptor, the rule, all victims, and the quota holders that were passed over."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,
@@ -118,39 +118,39 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {**told, **({"against": against} if against else {})}
 
 
-# --- idle watch ---
+# --- quiescence ---
 #
-# When a cohort tree may rest though a Workload is in line there: cycles change nothing any more.
+# Detects when a cohort tree may rest although a Workload is in line there, because cycles no longer change anything.
 #
 # A head that has tried all flavors gets the same decision again, so one repetition is enough. A head with flavors left
-# resumes its search with every cycle, and Kueue's scheduler spins on it. Where its search stands when something changes
+# resumes its search in every cycle, and Kueue's scheduler spins on it. The position of its search at the next change
 # decides which flavors it gets. The recorded cases of upstream spin five cycles after the last change.
 
 
-#: A tree whose heads have flavors left rests after so many cycles that change nothing.
+#: A tree whose heads have flavors left rests after this many cycles without a change.
 _SPINS: Final = 5
 
 
 @dataclass(slots=True)
 class _Standstill:
-    """What a tree's cycles decided since something changed there last."""
+    """The decisions of a tree's cycles since the last change in it."""
 
     touches: int
     #: The decisions seen.
     signatures: dict[object, None] = field(default_factory=dict)
-    #: The cycles since the first one after the change.
+    #: The number of cycles after the first one since the change.
     spins: int = -1
 
 
 class IdleWatch:
-    """Sees when cycles in a tree change nothing any more, as with a blocked StrictFIFO head: the tree may rest."""
+    """Lets a tree rest when its cycles no longer change anything, as with a blocked StrictFIFO head."""
 
     def __init__(self, index: AdmissionIndex) -> None:
         self._index = index
         self._standstills: dict[str, _Standstill] = {}
 
     def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
-        """Take note of a cycle's decisions, each with whether its Workload was parked."""
+        """Process the decisions of a cycle, each with whether its Workload was parked."""
         trees: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decided:
             queue = self._index.snapshot.queues.get(decision.head.queue)
@@ -183,12 +183,12 @@ class IdleWatch:
 
 
 def is_new(decision: Decision) -> bool:
-    """Whether it preempts somebody who is not on the way out already."""
+    """Report whether it preempts a Workload that is not being evicted already."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
 CYCLE: Final = Key("Cycle", "", "cycle")
-#: Why Workloads wait is written this often at most.
+#: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
 
 _PREEMPTED: Final = "Preempted"
@@ -199,11 +199,11 @@ _WAITING_FOR_PODS: Final = (
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
-    """Take no notice of a loop."""
+    """Ignore a loop."""
 
 
 class Scheduler:
-    """See the module."""
+    """Runs the cycles over the scheduler cache, and holds the pending reasons that are not written yet."""
 
     name = "scheduler"
     rank = 10
@@ -221,7 +221,7 @@ class Scheduler:
     ) -> None:
         self._index = index
         self._policy = policy
-        #: Whether it is told who was not preempted, and why, when others are.
+        #: Whether preemptions record the passed-over quota holders and the reasons.
         self._weighs = weighs
         self._on_loop = on_loop
         self._watch = watch or Unwatched()
@@ -229,20 +229,20 @@ class Scheduler:
         self._number = 0
         self._loops = LoopWatch()
         self._idle = IdleWatch(index)
-        #: Why Workloads wait, and since which cycle, not yet written.
+        #: Pending reasons that are not written yet, each with its cycle.
         self._reports: dict[str, tuple[Why, int]] = {}
         self._reports_due: Instant = 0
-        #: Workloads that are not tried because one of their shape did not fit, and its reason.
+        #: Workloads that are bypassed because one of their shape did not fit, with its reason.
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The cycle, if there is something to decide."""
+        """Return the cycle's key if there is something to decide."""
         self._blocked.observe(event)
         is_due = self._index.observe(event, now) or self._blocked.may_resume
         return (CYCLE,) if self._note_bypassed(event) or is_due else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
-        """Note a Workload that came back and is not tried, since one of its shape did not fit; whether it is one."""
+        """Record a requeued Workload that is bypassed because one of its shape did not fit. Return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -254,7 +254,7 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """One cycle, or the rest of one; when nothing is left to decide, say why those who wait do."""
+        """Run a cycle or the rest of one. If nothing is left to decide, write the pending reasons."""
         self._index.book.take_back()
         self._index.look_anew(reader, now)
         heads = self._index.heads(now)
@@ -274,7 +274,7 @@ class Scheduler:
         return outcome
 
     def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome) -> None:
-        """Apply decisions, up to the first admission that has to wait for pods; its Workload is told so."""
+        """Apply decisions up to the first admission that has to wait for pods, and report that on its Workload."""
         decisions, blocked = self._blocked.split(decided, reader)
         if blocked is not None:
             self._reports.pop(workload_view(blocked).key, None)
@@ -289,7 +289,7 @@ class Scheduler:
             self._on_loop(loop)
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
-        """Carry a decision out; whether its Workload was parked."""
+        """Apply a decision. Return whether its Workload was parked."""
         match decision:
             case Wait():
                 return self._requeue(decision, now)
@@ -307,7 +307,7 @@ class Scheduler:
         obj = reader.get(key)
         self._index.book.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
-            return  # its change is still to be told
+            return  # its change is not processed yet
         admission = {
             "clusterQueue": decision.queue.name,
             "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
@@ -323,7 +323,7 @@ class Scheduler:
         others = NOT_WEIGHED
         if self._weighs and is_new(decision):
             others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
-        details = cache(partial(of_preemption, decision, self._number, others))  # the same of every target
+        details = cache(partial(of_preemption, decision, self._number, others))  # the same for every target
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
@@ -334,7 +334,7 @@ class Scheduler:
             outcome.add(UpdateStatus(preempted), told)
 
     def _evicted(self, decision: Preempt, target: Target, obj: Obj, now: Instant) -> tuple[Obj, Sequence[EventRecord]]:
-        """A Workload that is to leave for another, and what both are told."""
+        """Return the evicted Workload, and the Events of both sides."""
         snapshot, preemptor = self._index.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -355,7 +355,7 @@ class Scheduler:
         return parked
 
     def _rest(self, reader: Reader, now: Instant) -> Outcome:
-        """Nothing to decide: write the reports that are due, and say when to look again."""
+        """Write the reports that are due, and requeue for the next release or report."""
         outcome = Outcome(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
@@ -384,13 +384,13 @@ def _key(view: WorkloadView) -> Key:
 
 
 def _workload_key(name: str) -> Key:
-    """The key of a Workload by its namespace and name."""
+    """Return the key of a Workload, given its namespace and name."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
-    """A pod set's part of status.admission; without requests it has no flavors, as upstream's Go types write it."""
+    """Return a pod set's part of status.admission; without requests it has no flavors, like upstream's Go types."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -404,7 +404,7 @@ def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
-    """The Workload with the reason why it waits; None if it no longer does or says so already."""
+    """Return the Workload with its pending reason; None if it is not pending or has that reason already."""
     if obj is None:
         return None
     view = workload_view(obj)
@@ -424,7 +424,7 @@ def _priority(workload: WorkloadView | Admitted) -> str:
 
 
 def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, message: str) -> list[EventRecord]:
-    """What both sides of a preemption are told."""
+    """Return the Events for both sides of a preemption."""
     priorities = f"; preemptor {_priority(preemptor)}; preemptee {_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
@@ -451,7 +451,7 @@ def _admission_events(
 
 
 def _considered(assignment: Assignment) -> str:
-    """The flavors looked at that were not simply free, in Kueue's words."""
+    """Return the considered flavors except those with free quota, in Kueue's words."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
         told = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]

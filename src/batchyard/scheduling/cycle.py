@@ -1,11 +1,11 @@
-"""One scheduling cycle: heads in, a decision for each out.
+"""Scheduling cycle: takes heads, and returns a decision for each.
 
-    nominate   flavors for every head, and whom to preempt, each as if it were alone
-    order      who is decided first (ordering.py)
-    decide     in that order: admit what still fits, preempt for what may, say why not for the rest
+    nominate   choose flavors and preemption targets for every head, each as if it were alone
+    order      sort the entries (ordering.py)
+    decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
 
-Decisions of one cycle see each other through the snapshot; when the cycle is over the snapshot is as before, and the
-caller applies what was decided. Pure: the same input gives the same output.
+Decisions of one cycle see each other through the snapshot. After the cycle the snapshot is restored, and the caller
+applies the decisions. Pure: the same input gives the same output.
 Source: Kueue's pkg/scheduler/scheduler.go.
 """
 
@@ -43,7 +43,7 @@ _OVERLAP: Final = "Workload has overlapping preemption targets with another work
 _NOBODY: Final[Mapping[str, Admitted]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
-# Members looked up once: an attribute of an enum costs more than what is done with it here.
+# Enum members are bound once, because attribute access on an enum is expensive in this loop.
 _M_NO_FIT: Final = Mode.NO_FIT
 _M_PREEMPT: Final = Mode.PREEMPT
 _M_DEFERRED_FIT: Final = Mode.DEFERRED_FIT
@@ -54,21 +54,21 @@ _R_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a platform chooses for all its queues."""
+    """Scheduling settings of the platform that apply to all queues."""
 
     fair_sharing: bool = False
-    #: Whom fair sharing preempts.
+    #: The preemption strategies of fair sharing.
     strategies: tuple[Strategy, ...] = BOTH
 
     @property
     def fair_strategies(self) -> tuple[Strategy, ...]:
-        """Those strategies; none where nothing is shared fairly."""
+        """The preemption strategies; empty without fair sharing."""
         return self.strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
 class Entry:
-    """A head under consideration."""
+    """A nominated head with its assignment and targets."""
 
     head: Head
     workload: WorkloadView
@@ -78,12 +78,12 @@ class Entry:
 
     @property
     def borrow(self) -> int:
-        """From how far its quota comes."""
+        """The height in the cohort tree that its quota comes from."""
         return self.assignment.borrow
 
     @property
     def usage(self) -> Usage:
-        """How much it takes."""
+        """The quota that it uses."""
         return self.assignment.usage
 
 
@@ -93,16 +93,16 @@ class Cycle:
 
     snapshot: Snapshot
     policy: Policy
-    #: Labels by namespace; a namespace that is not there does not exist.
+    #: Labels by namespace; an absent namespace does not exist.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: The keys of those that were nominated anew because others had claimed their targets.
+    #: Keys of entries that were nominated again because other entries had claimed their targets.
     looked_again: dict[str, None] = field(default_factory=dict)
-    #: By ClusterQueue, how many had targets and had to stand back for others of this cycle.
+    #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """A decision for each head, in the order in which they were taken."""
+        """Return a decision for each head, in the order of processing."""
         self.snapshot.settle()
         decisions: list[Decision] = []
         entries: list[Entry] = []
@@ -123,7 +123,7 @@ class Cycle:
     # Nomination.
 
     def _obstacle(self, head: Head) -> Decision | None:
-        """Why a head cannot even be considered."""
+        """Return the decision for a head that cannot be nominated."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue = RequeueReason.GENERIC
@@ -154,7 +154,7 @@ class Cycle:
     def _assign(
         self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
     ) -> tuple[Assignment, list[Target]]:
-        """Flavors and victims; with fewer pods where all do not fit and the Workload may run with fewer."""
+        """Return flavors and targets. If not all pods fit, try partial admission where the Workload allows it."""
         if last is not None and is_outdated(last, queue, self.number, workload):
             last = None
         fair = self.policy.fair_sharing
@@ -171,7 +171,7 @@ class Cycle:
     # Decision.
 
     def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
-        """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
+        """Admit if it fits now, preempt if targets free enough quota, else wait with the exact reason."""
         if entry.targets and victims.overlap(entry):
             self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
@@ -205,7 +205,7 @@ class Cycle:
         return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
 
     def _tried(self, entry: Entry) -> LastAssignment | None:
-        """How far the search for flavors came, for the next one to go on from there; None if that is to start over."""
+        """Return how far the flavor search got, so that the next one resumes there; None if it starts over."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.pick.has_flavors_left:
@@ -214,9 +214,9 @@ class Cycle:
         return None
 
     def _look_again(self, entry: Entry, victims: "_Victims") -> None:
-        """Another entry has claimed one of its victims: it is nominated anew as if those victims were gone.
+        """Nominate an entry again as if the victims claimed by others were gone, because it needs one of them.
 
-        It may not change flavors. What then fits has to wait until they are gone.
+        It may not change flavors. If it then fits, it has to wait until they are gone.
         """
         self.looked_again[entry.workload.key] = None
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
@@ -228,7 +228,7 @@ class Cycle:
             entry.assignment.mode = _M_DEFERRED_FIT
 
     def _reserve(self, entry: Entry) -> None:
-        """Keep quota for a head that cannot get it back by preemption later, lest others take it meanwhile."""
+        """Reserve quota for a head that cannot reclaim it later by preemption, so that other entries do not take it."""
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":
             return
@@ -248,7 +248,7 @@ class Cycle:
 def _attempt(
     search: FlavorSearch, victims: VictimSearch | None, counts: Sequence[int]
 ) -> tuple[Assignment, list[Target]]:
-    """Flavors and victims for so many pods."""
+    """Return flavors and targets for these pod counts."""
     assignment = search.assign(counts)
     if victims is None or assignment.mode is not _M_PREEMPT:
         return assignment, []
@@ -256,25 +256,25 @@ def _attempt(
 
 
 def _is_good(found: tuple[Assignment, list[Target]]) -> bool:
-    """Whether it fits, now or once the victims are gone."""
+    """Report whether it fits, now or once the victims are gone."""
     assignment, targets = found
     return assignment.mode is _M_FIT or bool(targets)
 
 
 class _Victims:
-    """Those whom the entries decided so far preempt. What happens in one tree bears on no other."""
+    """The victims claimed by the entries decided so far. Trees are independent of each other."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        #: By the root of their tree.
+        #: By the root of the tree.
         self._claimed: dict[QuotaNode, dict[str, Admitted]] = {}
 
     def claimed_near(self, entry: Entry) -> Mapping[str, Admitted]:
-        """Those claimed in the entry's tree."""
+        """Return the victims claimed in the entry's tree."""
         return self._claimed.get(entry.queue.node.path[0], _NOBODY)
 
     def overlap(self, entry: Entry) -> bool:
-        """Whether one of its targets is claimed already."""
+        """Report whether one of its targets is already claimed."""
         claimed = self.claimed_near(entry)
         return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
 
@@ -285,7 +285,7 @@ class _Victims:
             claimed.update({target.workload.key: target.workload for target in entry.targets})
 
     def leave_room_for(self, entry: Entry) -> bool:
-        """Whether the entry fits once all claimed, and its own targets, are gone."""
+        """Report whether the entry fits once all claimed victims and its own targets are gone."""
         node, claimed = entry.queue.node, self.claimed_near(entry)
         if not claimed and not entry.targets:
             return has_room(node, entry.usage)
@@ -297,7 +297,7 @@ class _Victims:
 
 
 def _over_limit(workload: WorkloadView) -> str:
-    """Requests above their limits, in Kueue's words."""
+    """Describe requests above their limits, in Kueue's words."""
     faults = [
         f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)

@@ -1,4 +1,4 @@
-"""What a cycle decides about a head, with the reason inside."""
+"""Decisions of a cycle about a head, with their reasons."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ from batchyard.scheduling.preemption.context import Target
 
 
 class Head(NamedTuple):
-    """The front of a ClusterQueue: a Workload whose turn it is."""
+    """The Workload at the head of a ClusterQueue."""
 
     workload: WorkloadView
     queue: str
@@ -18,11 +18,11 @@ class Head(NamedTuple):
 
 
 class Why(NamedTuple):
-    """Why a Workload is not admitted; put into words when somebody asks."""
+    """Why a Workload is not admitted; formatted on demand."""
 
-    #: The reason of its QuotaReserved condition; '' for the one that the search for flavors tells.
+    #: The reason of its QuotaReserved condition; '' to use that of the flavor search.
     stated: str
-    #: What came of the search; None where it came to none.
+    #: The result of the flavor search; None if no search was made.
     assignment: Assignment | None = None
     text: str = ""
     after: str = ""
@@ -34,13 +34,13 @@ class Why(NamedTuple):
 
     @property
     def message(self) -> str:
-        """In Kueue's words."""
+        """The message, in Kueue's words."""
         facts = () if self.assignment is None else self.assignment.pod_set_facts
         return (self.text or message_of(facts)) + self.after
 
 
 class Admit(NamedTuple):
-    """Quota is reserved for it."""
+    """Quota is reserved for the head."""
 
     head: Head
     queue: ClusterQueue
@@ -48,7 +48,7 @@ class Admit(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """Others make room; it stays at the front until they have."""
+    """Targets are preempted for the head; it stays at the head of its queue until they are gone."""
 
     head: Head
     queue: ClusterQueue
@@ -59,7 +59,7 @@ class Preempt(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Not now. `requeue` says whether it stays in line or is parked."""
+    """The head stays pending; `requeue` decides whether it stays in line or is parked."""
 
     head: Head
     why: Why

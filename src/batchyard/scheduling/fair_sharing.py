@@ -1,8 +1,8 @@
-"""Fair sharing: how much a node borrows, against what could be lent to it.
+"""Fair sharing: the dominant resource share of a node, from what it borrows and what its parent can lend.
 
-A node's share is the largest, over all resources, of what it uses above its quota divided by what its parent could
-ever lend, in thousandths, divided by its weight. A node of weight 0 that borrows has an infinite share; two such are
-compared before weights. Floating point as Kueue's, so that ties fall alike.
+For each resource, the usage above quota is divided by the amount that the parent could ever lend. The share is the
+largest of these, in thousandths, divided by the node's weight. A borrowing node of weight 0 has an infinite share; two
+of them are compared by their unweighted share. Floating point as in Kueue, so that ties are resolved alike.
 Source: Kueue's pkg/cache/scheduler/fair_sharing.go.
 """
 
@@ -25,12 +25,12 @@ class Share(NamedTuple):
 
     @property
     def is_borrowing(self) -> bool:
-        """Whether it uses more than its quota of anything."""
+        """Whether it uses more than its quota of any flavor-resource."""
         return bool(self.borrowed)
 
     @property
     def weighted(self) -> float:
-        """The share by weight; infinity for a borrower of weight 0."""
+        """The share divided by the weight; infinite for a borrower of weight 0."""
         if self.ratio == 0:
             return 0.0
         return math.inf if self.weight == 0 else self.ratio / self.weight
@@ -41,7 +41,7 @@ class Share(NamedTuple):
         return INT64_MAX if math.isinf(self.weighted) else math.ceil(self.weighted)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
-        """Whether it borrows any of the flavor-resources that usage has an amount of."""
+        """Report whether it borrows any flavor-resource with a nonzero amount in `usage`."""
         return any(amount > 0 and fr in self.borrowed for fr, amount in usage)
 
 
@@ -50,7 +50,7 @@ LOWEST: Final = Share(1.0, -1.0, "", ())
 
 
 def compare(a: Share, b: Share) -> int:
-    """-1, 0 or 1: the lower share is admitted first, the higher preempted first."""
+    """Return -1, 0 or 1. The lower share is admitted first, the higher one preempted first."""
     a_infinite, b_infinite = a.weight == 0 and a.ratio != 0, b.weight == 0 and b.ratio != 0
     if a_infinite and b_infinite:
         left, right = a.ratio, b.ratio
@@ -62,7 +62,7 @@ def compare(a: Share, b: Share) -> int:
 
 
 def share_of(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
-    """The dominant resource share of a node as things stand; `names` are those of flavor-resource ids."""
+    """Return the current dominant resource share of a node; `names` are those of flavor-resource ids."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
@@ -84,7 +84,7 @@ def share_of(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
 
 
 def _lendable(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """What a node could have at most, by resource over all flavors."""
+    """Return the potential capacity of a node by resource, over all flavors."""
     total: dict[str, int] = {}
     for fr in node.path[0].declared:
         resource = names[fr][1]

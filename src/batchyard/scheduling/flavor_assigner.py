@@ -1,8 +1,8 @@
-"""Which flavor for each resource: the search through a resource group's flavors.
+"""Flavor assigner: the search for a flavor for each resource of a resource group.
 
-For each resource group the flavors are tried in order; each is as good as the worst of the group's resources in it.
-The search stops at a flavor good enough for the queue's fungibility rules, else the best one counts. A later search
-goes on from where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go.
+The flavors of a resource group are tried in order. A flavor is as good as its worst resource in the group. The search
+stops at a flavor that is good enough for the queue's fungibility rules; otherwise the best one counts. A later search
+resumes where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from batchyard.scheduling.granular_mode import FIT, HOPELESS, NO_FIT, Mode, Qual
 from batchyard.scheduling.quota import Usage, available, known_available, lowest_fitting_height
 from batchyard.scheduling.snapshot import Snapshot
 
-#: Asks how preemption could free an amount of a flavor-resource that now lies at some height.
+#: Returns how preemption could free an amount of a flavor-resource, given the height that it would be borrowed from.
 Oracle: TypeAlias = Callable[[int, int, int], Quality]
-#: The flavors of an earlier nomination, which a second look may not leave: by pod set, by resource.
+#: The flavors of an earlier nomination, which the repeated one may not change: by pod set, by resource.
 Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
-# Members looked up once: an attribute of an enum costs more than what is done with it here.
+# Enum members are bound once, because attribute access on an enum is expensive in this loop.
 _M_NO_FIT: Final = Mode.NO_FIT
 _M_FIT: Final = Mode.FIT
 
@@ -33,20 +33,20 @@ _RULED_OUT: Final = (NO_FIT,)
 
 @dataclass(slots=True)
 class FlavorSearch:
-    """One Workload's search. `assign()` may be called with other pod counts."""
+    """The flavor search for one Workload. `assign()` may be called for several pod counts."""
 
     workload: WorkloadView
     queue: ClusterQueue
     snapshot: Snapshot
-    #: None: the queue preempts nobody.
+    #: None if the queue does not preempt.
     oracle: Oracle | None
     last: LastAssignment | None
     fair_sharing: bool = False
     nominated: Nominated = ()
 
     def assign(self, counts: Sequence[int]) -> Assignment:
-        """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
-        if len(self.workload.pod_sets) == 1:  # nearly always, and then there is nothing to sum up
+        """Return the assignment of all pod sets; it ends after the first pod set without a flavor."""
+        if len(self.workload.pod_sets) == 1:  # the common case; there is nothing to sum up
             only = self._find(0, counts, ())
             return Assignment([only], only.pick.mode, only.pick.borrow, only.pick.usage)
         pod_sets: list[PodSetAssignment] = []
@@ -70,22 +70,22 @@ class FlavorSearch:
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
 
     def weighed(self, plan: GroupPlan, usage: Usage) -> list[Sequence[Quality]]:
-        """Flavor by flavor how good it is for each resource, whether the search would come to it or not.
+        """Return for every flavor its quality for each resource, including flavors that the search would not reach.
 
-        `usage` is what other pod sets of the Workload take.
+        `usage` is that of the other pod sets of the Workload.
         """
         totals = [_on_top(dict(usage), wanted) for wanted in plan.usages] if usage else plan.usages
         return list(self._weighed(totals, plan.obstacles, 0, known_available(self.queue.node)))
 
     def _find(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """The assignment of a pod set on its own."""
+        """Return the assignment of a single pod set."""
         pod_set, count = self.workload.pod_sets[index], counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
         scans = self._search(plan, (index,), usage)
         return PodSetAssignment(pod_set.name, count, plan.requests, _joint(plan, scans), scans, plan.unavailable)
 
     def _find_together(self, members: Sequence[int], counts: Sequence[int], usage: Usage) -> list[PodSetAssignment]:
-        """The assignments of pod sets that must get the same flavors."""
+        """Return the assignments of pod sets that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in members]
         plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
@@ -99,7 +99,7 @@ class FlavorSearch:
         ]
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Usage) -> tuple[Scan, ...]:
-        """The scans of the groups, up to the first in which no flavor would do."""
+        """Scan the groups, up to the first one without a suitable flavor."""
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
@@ -109,7 +109,7 @@ class FlavorSearch:
         return tuple(scans)
 
     def _scan(self, plan: GroupPlan, members: Sequence[int], usage: Usage) -> Scan:
-        """Look at the flavors of a resource group one by one, and pick the best."""
+        """Scan the flavors of a resource group, and pick the best."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         assumed = dict(usage) if usage else _NOTHING
         totals = [_on_top(assumed, wanted) for wanted in plan.usages] if assumed else plan.usages
@@ -121,7 +121,7 @@ class FlavorSearch:
         last: Sequence[Quality] = ()
         best_quality, best_index = NO_FIT, -1
         for index, qualities in enumerate(self._weighed(totals, obstacles, start, free), start):
-            if qualities == last:  # no better than the flavor before, and kept but once
+            if qualities == last:  # no better than the previous flavor; stored once
                 looks.append(last)
                 continue
             looks.append(qualities)
@@ -138,13 +138,13 @@ class FlavorSearch:
     def _weighed(
         self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, free: dict[int, int]
     ) -> Iterator[Sequence[Quality]]:
-        """Flavor by flavor, how each resource could be had in it; NO_FIT alone where something rules the flavor out.
+        """Yield for each flavor the quality for each resource; NO_FIT alone if the flavor is excluded.
 
-        A generator, so that what it looks up is looked up once for all flavors.
+        It is a generator so that its lookups are made once for all flavors.
         """
         node, oracle, while_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
         used, quota, potential, beyond = node.usage, node.subtree, node.potential, node.beyond
-        may_reclaim = False  # beyond its own quota, and from below the root at that
+        may_reclaim = False  # exceeds its own quota, and fits below the root
         for index in range(start, len(obstacles)):
             if obstacles[index]:
                 yield _RULED_OUT
@@ -167,7 +167,7 @@ class FlavorSearch:
             yield qualities
 
     def _obstacles(self, plan: GroupPlan, members: Sequence[int]) -> list[str]:
-        """What rules flavors out, whatever their quota, when only nominated ones may be had; '' where nothing does."""
+        """Return why flavors are excluded regardless of quota if only nominated ones are allowed; '' if not."""
         nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
         skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
@@ -181,13 +181,13 @@ class FlavorSearch:
 
 
 def _start(last: LastAssignment, plan: GroupPlan, members: Sequence[int]) -> int:
-    """The flavor to go on with; the first, if the queue has lost flavors since."""
+    """Return the index of the flavor to resume at; the first, if the queue has lost flavors since."""
     start = last.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
 def _joint(plan: PodSetPlan, scans: Sequence[Scan]) -> Pick:
-    """The picks of all groups as one; none at all if one group has none."""
+    """Merge the picks of all groups into one; NO_PICK if one group has none."""
     if plan.unavailable:
         return NO_PICK
     if len(scans) == 1 or (scans and scans[-1].pick is NO_PICK):
@@ -199,7 +199,7 @@ def _joint(plan: PodSetPlan, scans: Sequence[Scan]) -> Pick:
 
 
 def _part(pick: Pick, requests: Requests) -> Pick:
-    """A pod set's part of what was picked for several."""
+    """Return a pod set's part of a pick for several pod sets."""
     choices = {r: pick.choices[r] for r, _ in requests if r in pick.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
     tried = {r: pick.tried[r] for r in choices}
@@ -207,12 +207,12 @@ def _part(pick: Pick, requests: Requests) -> Pick:
 
 
 def _on_top(assumed: Mapping[int, int], usage: Usage) -> Usage:
-    """A usage with what is assumed of the same flavor-resources counted in."""
+    """Add the assumed usage of the same flavor-resources to a usage."""
     return tuple([(fr, assumed.get(fr, 0) + amount) for fr, amount in usage])
 
 
 def _add(usage: Usage, more: Usage) -> Usage:
-    """Both together."""
+    """Return the sum of both usages."""
     total = dict(usage)
     for fr, amount in more:
         total[fr] = total.get(fr, 0) + amount
@@ -228,17 +228,17 @@ def _sum(requests: Sequence[Requests]) -> Requests:
 
 
 def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
-    """Whether an earlier search no longer describes things, and the next one starts over."""
+    """Report whether an earlier search is outdated, so that the next one starts over."""
     if last.shape != workload.shape:
         return True
     return cycle - last.cycle > 1 and queue.generation > last.generation
 
 
-# --- partial ---
+# --- partial admission ---
 #
-# Partial admission: the largest pod counts, between the minimum and what was asked for, that can be had.
+# Finds the largest pod counts, between the minimum and the requested count, that fit.
 #
-# All pod sets shrink in step; a binary search finds the smallest reduction that works.
+# All pod sets shrink in proportion. A binary search finds the smallest reduction that fits.
 # Source: Kueue's pkg/scheduler/flavorassigner/podset_reducer.go.
 
 
@@ -248,7 +248,7 @@ T = TypeVar("T")
 def search_counts(
     pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
 ) -> T | None:
-    """The result of `attempt` for the smallest reduction with which it is good; None if there is none."""
+    """Return the result of `attempt` for the smallest reduction for which it is good; None if there is none."""
     deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(deltas)
     if total == 0:

@@ -1,7 +1,7 @@
-"""What pods ask of a ClusterQueue's resource groups.
+"""Requests of pods to the resource groups of a ClusterQueue.
 
-That depends on their template, their number and on which flavors and resources the groups have, not on quota: it is
-worked out once for all Workloads alike, in all ClusterQueues whose groups are alike.
+They depend on the pod template, the pod count, and the flavors and resources of the groups, but not on quota. They are
+therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ from batchyard.scheduling.messages import (
 )
 from batchyard.scheduling.quota import Usage
 
-# --- matching ---
+# --- flavor matching ---
 #
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
 #
-# Only those expressions count whose key is a label of the flavor itself.
+# Only expressions whose key is a label of the flavor count.
 # Source: Kueue's pkg/scheduler/flavorassigner (checkFlavorForPodSets, flavorSelector).
 
 
@@ -47,14 +47,14 @@ _UNSELECTED: Final = " doesn't match node affinity"
 
 
 class Obstacles:
-    """What keeps pods from flavors, worked out once for all templates that constrain alike."""
+    """Why pods cannot use flavors, cached for all templates with equal constraints."""
 
     def __init__(self, flavors: Mapping[str, Flavor]) -> None:
         self._flavors = flavors
         self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def of(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
-        """By flavor, why pods of the template cannot use it; '' if they can."""
+        """Return by flavor why pods of the template cannot use it; '' if they can."""
         question = (names, template.node_selector, template.affinity, template.tolerations)
         known = self._known.get(question)
         if known is None:
@@ -65,12 +65,12 @@ class Obstacles:
         return known
 
     def forget(self) -> None:
-        """Flavors changed."""
+        """Drop the cache after a change of flavors."""
         self._known.clear()
 
 
 def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> str:
-    """Why pods of the template cannot use the flavor, in Kueue's words; '' if they can."""
+    """Return why pods of the template cannot use the flavor, in Kueue's words; '' if they can."""
     if flavor is None:
         return f"flavor {name} not found"
     tolerations = (*template.tolerations, *flavor.tolerations)
@@ -81,19 +81,19 @@ def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> st
 
 
 def rule_of(obstacle: str) -> str:
-    """Which rule such words are about: a taint, the affinity, or a flavor that is not there."""
+    """Return the rule behind an obstacle: a taint, the affinity, or a missing flavor."""
     if obstacle.startswith(_UNTOLERATED):
         return TAINT
     return AFFINITY if obstacle.endswith(_UNSELECTED) else NOT_FOUND
 
 
 def _selects(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Whether node selector and required affinity hold, looking only at the flavor's own label keys."""
+    """Report whether node selector and required affinity match, considering only the flavor's own label keys."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
         return True
-    # Terms are alternatives: one without relevant expressions holds for any flavor, and so do all of them.
+    # Terms are alternatives. A term without relevant expressions matches any flavor.
     return any(
         all(requirement.matches(labels) for requirement in term if requirement.key in labels)
         for term in template.affinity
@@ -111,7 +111,7 @@ class Group(NamedTuple):
 
     number: int
     flavors: tuple[str, ...]
-    #: By resource: the flavor-resource id for each flavor.
+    #: By resource, the flavor-resource id for each flavor.
     ids: Mapping[str, tuple[int, ...]]
 
 
@@ -126,24 +126,24 @@ class Choice(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """A flavor chosen for all that is asked of a resource group."""
+    """The flavors chosen for the requests to a resource group."""
 
     choices: Mapping[str, Choice]
     usage: Usage
-    #: That of its worst resource.
+    #: The mode of its worst resource.
     mode: Mode
-    #: From how far its quota comes.
+    #: The height in the cohort tree that its quota comes from.
     borrow: int
-    #: By resource, the last flavor looked at, or SCAN_DONE when the next search starts from the first again.
+    #: By resource, the last flavor considered, or SCAN_DONE if the next search starts from the first again.
     tried: Mapping[str, int]
-    #: The search stopped before the last flavor of some resource.
+    #: Whether the search stopped before the last flavor of some resource.
     has_flavors_left: bool
     #: The flavor-resources that need preemption.
     preempting: tuple[int, ...]
 
 
 def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, int], mode: Mode = Mode.NO_FIT) -> Pick:
-    """What these choices come to; the mode given is that of no choices at all."""
+    """Build the pick of these choices; `mode` is that of a pick without choices."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
     preempting = tuple([choice.fr for choice in choices.values() if choice.mode is Mode.PREEMPT])
@@ -151,31 +151,31 @@ def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, i
     return Pick(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
 
 
-#: No flavor would do.
+#: The pick if no flavor is suitable.
 NO_PICK: Final = make_pick({}, (), {})
 
 
 class GroupPlan:
-    """What pods ask of one resource group."""
+    """The requests of pods to one resource group."""
 
     __slots__ = ("_picks", "group", "obstacles", "resource", "resources", "usages")
 
     def __init__(self, group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
         asks = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
         self.group = group
-        #: The resource that the search through the flavors is remembered by.
+        #: The resource under which the position of the flavor search is stored.
         self.resource = resource
         self.resources = tuple([r for r, _, _ in asks])
-        #: By flavor: what would be used of it, in the order of `resources`, amounts of zero too.
+        #: By flavor, the requested usage in the order of `resources`, including amounts of zero.
         self.usages: tuple[Usage, ...] = tuple(
             [tuple([(ids[index], amount) for _, amount, ids in asks]) for index in range(len(group.flavors))]
         )
-        #: By flavor: why these pods cannot use it at all; '' if they can.
+        #: By flavor, why these pods cannot use it; '' if they can.
         self.obstacles = obstacles
         self._picks: dict[tuple[int, ...], Pick] = {}
 
     def pick(self, index: int, last: int, qualities: Sequence[Quality]) -> Pick:
-        """The flavor of that index, so good for each resource; `last` is the one last looked at."""
+        """Return the pick of a flavor with these qualities; `last` is the index of the last flavor considered."""
         question = (index, last, *qualities)
         known = self._picks.get(question)
         if known is None:
@@ -195,7 +195,7 @@ class GroupPlan:
 
 
 class PodSetPlan(NamedTuple):
-    """What a pod set asks of a queue, group by group; `unavailable` is a resource that no group has."""
+    """The requests of a pod set, group by group; `unavailable` is a resource that no group covers."""
 
     requests: Requests
     groups: tuple[GroupPlan, ...]
@@ -203,7 +203,7 @@ class PodSetPlan(NamedTuple):
 
 
 class Coverage:
-    """The resource groups of ClusterQueues whose groups are alike, and what is asked of them."""
+    """The resource groups of ClusterQueues with equal groups, and the cached requests to them."""
 
     __slots__ = ("_plans", "group_of", "groups")
 
@@ -213,11 +213,11 @@ class Coverage:
         self._plans: dict[tuple[int, int], tuple[PodTemplate, PodSetPlan]] = {}
 
     def forget_plans(self) -> None:
-        """Flavors changed."""
+        """Drop the cache after a change of flavors."""
         self._plans.clear()
 
     def plan(self, template: PodTemplate, count: int, obstacles: Obstacles) -> PodSetPlan:
-        """What so many pods of a template ask for."""
+        """Return the requests of `count` pods of a template."""
         key = (id(template), count)
         known = self._plans.get(key)
         if known is None or known[0] is not template:
@@ -228,7 +228,7 @@ class Coverage:
         return known[1]
 
     def plan_requests(self, requests: Requests, templates: Sequence[PodTemplate], obstacles: Obstacles) -> PodSetPlan:
-        """What requests ask for that must come from the same flavors for all of these templates."""
+        """Return requests that must be met from the same flavors for all of these templates."""
         groups: list[GroupPlan] = []
         planned: list[str] = []
         for resource, amount in requests:
@@ -244,30 +244,30 @@ class Coverage:
         return PodSetPlan(requests, tuple(groups), "")
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
-        """What so many pods request in all; `pods` too where the queue has quota for it."""
+        """Return the total requests of `count` pods, including `pods` if the queue has quota for it."""
         requests = tuple([(r, n * count) for r, n in template.requests])
         return ordered({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 
 
 def _merged(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """By flavor, the first obstacle of several templates."""
+    """Return by flavor the first obstacle among several templates."""
     return tuple([next(filter(None, of_flavor), "") for of_flavor in zip(*obstacles, strict=True)])
 
 
-# --- scan ---
+# --- flavor scan ---
 #
-# What came of looking through a resource group's flavors.
+# The results of scanning the flavors of a resource group.
 #
-# Nearly every flavor that is looked at in vain is never asked why: a scan keeps the figures it was made from, and says
-# what stands against each flavor when somebody wants to know. Source: Kueue's
-# pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and messages).
+# The reasons against a rejected flavor are rarely read. A scan therefore keeps the figures it was made from, and
+# computes the reasons on demand. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and
+# messages).
 
 
 _FIT: Final = Possibility.FIT
 
 
 class Attempt(NamedTuple):
-    """What came of looking at one flavor."""
+    """The result for one scanned flavor."""
 
     flavor: str
     group: int
@@ -278,17 +278,17 @@ class Attempt(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The looks at a group's flavors, and the flavor picked."""
+    """The qualities of a group's flavors, and the flavor picked."""
 
     plan: GroupPlan
-    #: By flavor: what rules it out whatever its quota; '' if nothing does.
+    #: By flavor, why it is excluded regardless of quota; '' if it is not.
     obstacles: Sequence[str]
-    #: The first flavor looked at.
+    #: The index of the first scanned flavor.
     start: int
-    #: One flavor after the other, how good it is for each resource.
+    #: By scanned flavor, the quality for each resource.
     looks: Sequence[Sequence[Quality]]
     pick: Pick
-    #: By flavor-resource: what earlier pod sets of the Workload take, what was available, what ever could be.
+    #: By flavor-resource: the usage of earlier pod sets, the available quota, and the potential capacity.
     assumed: Mapping[int, int]
     available: Mapping[int, int]
     potential: Sequence[int]
@@ -296,14 +296,14 @@ class Scan(NamedTuple):
 
     @property
     def facts(self) -> list[Fact]:
-        """What stands against the flavors; nothing once one fits."""
+        """The reasons against the flavors; empty if one fits."""
         if self.pick.mode is Mode.FIT:
             return []
         return [fact for index, look in enumerate(self.looks, self.start) for fact in self._facts(index, look)]
 
     @property
     def attempts(self) -> list[Attempt]:
-        """What came of each flavor looked at that is not simply free."""
+        """The results of the scanned flavors except those with free quota."""
         return [self._attempt(index, look) for index, look in enumerate(self.looks, self.start) if min(look) != FIT]
 
     def _attempt(self, index: int, look: Sequence[Quality]) -> Attempt:
@@ -313,7 +313,7 @@ class Scan(NamedTuple):
         return Attempt(group.flavors[index], group.number, possibility, borrow, tuple(facts), reason)
 
     def _facts(self, index: int, look: Sequence[Quality]) -> list[Fact]:
-        """What stands against a flavor."""
+        """Return the reasons against a flavor."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
         plan = self.plan
@@ -330,7 +330,7 @@ class Scan(NamedTuple):
 
 
 def _no_fit_reason(qualities: Sequence[Quality], facts: Sequence[Fact]) -> str:
-    """The worst reason of those resources that could not even be had by preemption; '' if there are none."""
+    """Return the worst reason among resources that even preemption cannot free; '' if there are none."""
     reason = ""
     against = [of for of in qualities if possibility_of(of) is not _FIT]
     for of, fact in zip(against, facts, strict=True):

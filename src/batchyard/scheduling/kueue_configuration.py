@@ -1,6 +1,6 @@
-"""What Kueue's Configuration says about decisions, and what of it nobody here acts on.
+"""Scheduling settings of Kueue's Configuration, and the settings that are not supported here.
 
-A Configuration is one in its storage version that was decoded (`api.decode`): it has all defaults, and keeps the rules.
+A Configuration here is decoded from its storage version (`api.decode`): it has all defaults and is valid.
 Source: apis/config/v1beta2 of Kueue.
 """
 
@@ -16,7 +16,7 @@ from batchyard.scheduling.cycle import Policy
 from batchyard.scheduling.preemption.fair import Strategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
-#: How Kueue's own pods are run and reached, and what is told of them.
+#: Settings of Kueue's own deployment, endpoints and metrics.
 _OF_DEPLOYMENT: Final = (
     "clientConnection",
     "controller",
@@ -34,41 +34,41 @@ _DECISIVE: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
     "waitForPodsReady",
 )
-#: The kinds of jobs that there are here.
+#: The supported job frameworks.
 _FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
-#: Gates that make a difference here.
+#: The supported feature gates.
 _ACTED_ON: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 
 
 def managed_namespaces(asked: Mapping[str, Any] | None = None, own: str = "kueue-system") -> Selector | None:
-    """The selector of a Configuration, or Kueue's default: all Namespaces but that of the system and its own."""
+    """Return the selector of a Configuration, or Kueue's default: all Namespaces except kube-system and Kueue's own."""
     others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", own]}
     return selector(asked or {"matchExpressions": [others]})
 
 
 @dataclass(frozen=True, slots=True)
 class KueueSettings:
-    """What decisions go by. As it is: what Kueue 0.19 does without a word of Configuration."""
+    """The settings that affect decisions. The defaults are those of Kueue 0.19 without a Configuration."""
 
     policy: Policy = field(default_factory=Policy)
-    #: How long pods may take to be ready; None: as long as they like.
+    #: The PodsReady timeout and requeue settings; None disables the timeout.
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
-    #: Labels of jobs that their Workloads get.
+    #: Job labels that are copied to their Workloads.
     copied_labels: tuple[str, ...] = ()
-    #: The Namespaces whose jobs are managed; None: all.
+    #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
 
     def sharing_fairly(self) -> "KueueSettings":
-        """The same, with fair sharing."""
+        """Return the same settings with fair sharing."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))
 
 
-#: What a simulated world goes by where nobody says otherwise.
+#: The defaults of a simulated world.
 SIMULATED: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
 
 
 def settings_of(configuration: Mapping[str, Any]) -> KueueSettings:
-    """What a Configuration says."""
+    """Return the settings of a Configuration."""
     fair = configuration.get("fairSharing")
     policy = Policy()
     if fair is not None:
@@ -81,7 +81,7 @@ def settings_of(configuration: Mapping[str, Any]) -> KueueSettings:
 
 
 def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
-    """How long pods may take to be ready, by a `waitForPodsReady` with all defaults; no time at all means the usual."""
+    """Return the PodsReady policy of a `waitForPodsReady` with all defaults; a timeout of zero means the default."""
     strategy = asked["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(asked["timeout"]) or PodsReadyPolicy().timeout,
@@ -95,19 +95,19 @@ def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
 
 
 def decisive(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Those parts of a Configuration that something is decided by here."""
+    """Return the parts of a Configuration that decisions depend on."""
     kept = {name: configuration[name] for name in _DECISIVE if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
     return {**kept, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
 def of_deployment(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """The fields of a Configuration that say how Kueue itself runs."""
+    """Return the fields of a Configuration about Kueue's own deployment."""
     return [name for name in _OF_DEPLOYMENT if name in configuration]
 
 
 def decided_otherwise(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What would decide about jobs and queues, and does not here: fields, each with what is so instead."""
+    """Yield unsupported fields that would affect jobs and queues, each with the behavior here."""
     if configuration.get("manageJobsWithoutQueueName"):
         yield "manageJobsWithoutQueueName", "jobs that name no queue run as they are"
     if "admissionFairSharing" in configuration:
@@ -120,13 +120,13 @@ def decided_otherwise(configuration: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def not_done(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
-    """The same as faults, where it is to be decided by the Configuration."""
+    """Yield the same as errors, for callers that require the Configuration to be supported."""
     for path, instead in decided_otherwise(configuration):
         yield FieldError(path, f"this is not done here: {instead}", "leave it out")
 
 
 def left_aside(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """What there is nothing of here: kinds of jobs, MultiKueue, retention, gates that are not as Kueue has them."""
+    """Yield ignored settings: other frameworks, MultiKueue, retention, and changed feature gates."""
     integrations = configuration.get("integrations") or {}
     others = [name for name in integrations.get("frameworks") or () if name not in _FRAMEWORKS]
     others += integrations.get("externalFrameworks") or ()
@@ -134,7 +134,7 @@ def left_aside(configuration: Mapping[str, Any]) -> Iterator[str]:
         yield f"integrations of {', '.join(others)}"
     missing = [name for name in _FRAMEWORKS if name not in integrations.get("frameworks", _FRAMEWORKS)]
     if missing:
-        yield f"leaving {' and '.join(missing)} out of integrations.frameworks: they are queued all the same"
+        yield f"leaving {' and '.join(missing)} out of integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
     changed = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _ACTED_ON]

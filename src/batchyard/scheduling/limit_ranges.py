@@ -1,7 +1,7 @@
-"""What LimitRanges make of a Workload: its pods request what they will, once they are there, and must be within bounds.
+"""LimitRanges applied to Workloads: the requests that their pods will have by default, and the bounds to respect.
 
-Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. What it knows
-of a Workload is adjusted, not the object: that stays as it was written.
+Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. Only the view
+of a Workload is adjusted; the object itself is unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ Amounts = Mapping[str, int]
 
 
 class Limits(NamedTuple):
-    """What the LimitRanges of a Namespace say, all together."""
+    """The combined LimitRanges of a Namespace."""
 
-    #: For containers that say nothing: what they request, and what they are limited to.
+    #: Default requests and limits of containers without their own.
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
     #: Bounds by type, Container or Pod, in billionths.
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 
 def summed_up(ranges: Sequence[Obj]) -> Limits:
-    """The tightest bounds, and the first defaults."""
+    """Combine LimitRanges: the tightest bounds, and the first defaults."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     most: dict[str, dict[str, int]] = {}
@@ -51,7 +51,7 @@ def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[
 
 
 def limited(workload: Obj, limits: Limits) -> Obj:
-    """The Workload as its pods will be: with what containers request and are limited to where they say nothing."""
+    """Return the Workload with default requests and limits for containers without their own, as its pods will have."""
     if not limits.requests and not limits.limits:
         return workload
     filled = [_filled_pods(each, limits) for each in _pod_sets(workload)]
@@ -59,7 +59,7 @@ def limited(workload: Obj, limits: Limits) -> Obj:
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """The Workload with the overhead of each pod's RuntimeClass, where the pod names none itself."""
+    """Return the Workload with the overhead of each RuntimeClass, for pods without their own overhead."""
     pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
@@ -74,7 +74,7 @@ def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _pod_sets(workload: Obj) -> Sequence[Obj]:
-    """The pod sets; Kueue takes a Workload without any."""
+    """Return the pod sets; Kueue accepts a Workload without any."""
     return workload["spec"].get("podSets") or ()
 
 
@@ -95,7 +95,7 @@ def _filled(container: Obj, limits: Limits) -> Obj:
 
 
 def out_of_bounds(workload: Obj, limits: Limits) -> str:
-    """Why its pods would be refused, in Kueue's words; empty if they would not."""
+    """Return why its pods would be rejected, in Kueue's words; empty if they would not."""
     faults = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
         for i, pod_set in enumerate(_pod_sets(workload))
@@ -108,7 +108,7 @@ def out_of_bounds(workload: Obj, limits: Limits) -> str:
 
 
 def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tuple[str, list[str], str]]:
-    """Where what is out of bounds, and how."""
+    """Yield the path, the resources out of bounds, and the violated bound."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             requests, bounds = container_requests(container), container_limits(container)
@@ -131,13 +131,13 @@ def _beyond(
 
 
 def _greater(amounts: Amounts, others: Amounts) -> list[str]:
-    """The resources of which there is more than of the others, among those they know."""
+    """Return the resources with a greater amount than in `others`, as far as those have one."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in others and amount > others[name])
 
 
-# --- limited views ---
+# --- adjusted views ---
 #
-# Workloads as LimitRanges and RuntimeClasses make them: the view that decisions have of those that ask for quota.
+# Workloads adjusted by LimitRanges and RuntimeClasses: the view that decisions use for pending Workloads.
 #
 # Source: AdjustResources in pkg/workload/resources.go of Kueue.
 
@@ -147,22 +147,22 @@ _REMEMBERED_MAX = 16384
 
 
 class LimitedViews:
-    """See the module."""
+    """The LimitRanges and RuntimeClass overheads, with a cache of the views adjusted by them."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
         self._ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, Limits] = {}
-        #: What was made of which Workload, by uid.
+        #: The adjusted views by uid, each with its Workload.
         self._made: dict[str, tuple[Obj, WorkloadView]] = {}
-        #: Namespaces whose Workloads are to be looked at anew.
+        #: Namespaces whose Workloads need a new view.
         self._changed: dict[str, None] = {}
-        #: What pods of a RuntimeClass take besides their containers, by its name; and the classes that changed.
+        #: Pod overhead by RuntimeClass, and the classes that changed.
         self._overheads: dict[str, Mapping[str, str]] = {}
         self._changed_classes: dict[str, None] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a LimitRange."""
+        """Process a change of a LimitRange."""
         namespace = event.key.namespace
         ranges = self._ranges.setdefault(namespace, {})
         ranges.pop(event.key, None)
@@ -177,7 +177,7 @@ class LimitedViews:
         self._changed[namespace] = None
 
     def observe_class(self, event: WatchEvent) -> None:
-        """Take note of a RuntimeClass."""
+        """Process a change of a RuntimeClass."""
         name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
         if event.type is _DELETED:
             overhead = {}
@@ -191,11 +191,11 @@ class LimitedViews:
 
     @property
     def has_changed(self) -> bool:
-        """Whether some Workloads are to be looked at anew."""
+        """Whether some Workloads need a new view."""
         return bool(self._changed or self._changed_classes)
 
     def outdated(self, kind: str, reader: Reader) -> list[Obj]:
-        """The Workloads that are to be looked at anew."""
+        """Return the Workloads that need a new view."""
         changed, self._changed = self._changed, {}
         classes, self._changed_classes = self._changed_classes, {}
         found = [obj for namespace in changed for obj in reader.list(kind, namespace)]
@@ -203,7 +203,7 @@ class LimitedViews:
         return [*found, *(obj for obj in others if any(name in classes for name in _classes_of(obj)))]
 
     def view(self, obj: Obj) -> WorkloadView:
-        """The view of a Workload."""
+        """Return the view of a Workload."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
         if limits is None and not self._has_overhead(obj):
             return self._view_of(obj)
@@ -219,7 +219,7 @@ class LimitedViews:
         return view
 
     def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """The view of a Workload as it might be, of which nothing is remembered; `real` is that of the one there is."""
+        """Return the view of a hypothetical Workload, uncached; `real` is the view of the existing one."""
         limits = self._limits.get(real.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = real.queued
@@ -235,7 +235,7 @@ class LimitedViews:
 
 
 def _classes_of(obj: Obj) -> list[str]:
-    """The RuntimeClasses that the pods of a Workload name."""
+    """Return the RuntimeClasses that the pods of a Workload name."""
     specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
     return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
 
@@ -245,5 +245,5 @@ def _limited_view(obj: Obj, limits: Limits) -> WorkloadView:
     view = WorkloadView(adjusted)
     view.out_of_bounds = out_of_bounds(adjusted, limits)
     pods, priority, counts = view.shape
-    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # out of bounds or not: two cases
+    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # two cases: within or out of bounds
     return view

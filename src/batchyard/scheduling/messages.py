@@ -1,4 +1,5 @@
-"""Why a Workload does not run yet: facts kept as they were found, put into Kueue's words when somebody reads them.
+"""Messages and reasons of pending and preempted Workloads. They are kept as data, and formatted in Kueue's words on
+demand.
 
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
@@ -15,9 +16,9 @@ WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
 MISCONFIGURED: Final = "Misconfigured"
 SUSPENDED: Final = "Suspended"
 PENDING_EVALUATION: Final = "PendingEvaluation"
-#: The message of a Workload that is not tried.
+#: The message of a bypassed Workload.
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
-#: Of an Event: the API server refuses a write of a controller again and again.
+#: Event reason: the API server keeps rejecting a write of a controller.
 WRITE_REFUSED: Final = "WriteRefused"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
@@ -26,7 +27,7 @@ _SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHI
 
 
 class PreemptionReason:
-    """The reasons of the Preempted condition, and how messages say them."""
+    """The reasons of the Preempted condition, and their wording in messages."""
 
     IN_CLUSTER_QUEUE: Final = "InClusterQueue"
     IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
@@ -41,7 +42,7 @@ class PreemptionReason:
 
 
 class RequeueReason(IntEnum):
-    """Why a head goes back to its queue; it decides whether it waits in line or is parked."""
+    """Why a head is requeued; it decides whether the head stays in line or is parked."""
 
     GENERIC = 0
     FAILED_AFTER_NOMINATION = 1
@@ -52,20 +53,20 @@ class RequeueReason(IntEnum):
 
 
 class Short(NamedTuple):
-    """Quota there is, but in use."""
+    """The quota exists but is in use."""
 
     resource: str
     flavor: str
     missing: int
 
     def __str__(self) -> str:
-        """In Kueue's words."""
+        """Format in Kueue's words."""
         missing = format_amount(self.resource, self.missing)
         return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing} more needed"
 
 
 class TooLarge(NamedTuple):
-    """More than the queue could ever have."""
+    """The request exceeds the potential capacity of the queue."""
 
     resource: str
     flavor: str
@@ -74,7 +75,7 @@ class TooLarge(NamedTuple):
     capacity: int
 
     def __str__(self) -> str:
-        """In Kueue's words."""
+        """Format in Kueue's words."""
         assumed, request, capacity = (
             format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
         )
@@ -88,33 +89,33 @@ Fact: TypeAlias = Short | TooLarge | str
 
 
 class PodSetFacts(NamedTuple):
-    """What stands against one pod set."""
+    """The reasons against one pod set."""
 
     pod_set: str
     facts: tuple[Fact, ...]
 
     def __str__(self) -> str:
-        """In Kueue's words."""
+        """Format in Kueue's words."""
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
 
 
 def message_of(pod_sets: tuple[PodSetFacts, ...]) -> str:
-    """What stands against a Workload, in Kueue's words; '' if nothing does."""
+    """Return the reasons against a Workload in Kueue's words; '' if there are none."""
     return "; ".join(str(p) for p in pod_sets if p.facts)
 
 
 def most_severe(a: str, b: str) -> str:
-    """The reason harder to remedy."""
+    """Return the reason that is harder to remedy."""
     return a if _SEVERITY[a] >= _SEVERITY[b] else b
 
 
 def least_severe(a: str, b: str) -> str:
-    """The reason easier to remedy."""
+    """Return the reason that is easier to remedy."""
     return a if _SEVERITY[a] <= _SEVERITY[b] else b
 
 
 def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
-    """What a preempted Workload is told."""
+    """Return the condition message of a preempted Workload."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
         f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
@@ -122,5 +123,5 @@ def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str,
 
 
 def preemptor_uid_of(message: str) -> str:
-    """The uid of the Workload that such a message names as the preemptor; '' if it names none."""
+    """Return the uid of the preemptor in such a message; '' if it has none."""
     return message.partition("(UID: ")[2].partition(",")[0]

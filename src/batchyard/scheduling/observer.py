@@ -1,4 +1,4 @@
-"""Who watches scheduling cycles: what was decided and how long it took, told to nobody who decides."""
+"""Observer of scheduling cycles, for metrics of decisions and durations. It does not affect decisions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,26 +8,26 @@ from batchyard.scheduling.decisions import Decision
 
 
 class CycleWatch(Protocol):
-    """Is told of every cycle; in virtual time none looks at a clock."""
+    """Notified of every cycle. In virtual time, no implementation reads a clock."""
 
     def begin(self) -> None:
-        """There are heads, and a cycle begins."""
+        """A cycle begins."""
 
     def decide(self) -> None:
-        """All is decided, and will be written."""
+        """The decisions are made; writing them begins."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """It is over."""
+        """The cycle ends."""
 
 
 class Unwatched:
-    """Nobody watches."""
+    """Ignores all cycles."""
 
     def begin(self) -> None:
-        """Take no note."""
+        """Do nothing."""
 
     def decide(self) -> None:
-        """Take no note."""
+        """Do nothing."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Take no note."""
+        """Do nothing."""

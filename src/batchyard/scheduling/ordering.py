@@ -1,7 +1,8 @@
-"""In which order the entries of a cycle are decided: the earlier ones take quota from the later ones.
+"""Order of the entries of a cycle: earlier entries take quota before later ones.
 
-Classically: less borrowing first, then higher priority, then the longer wait. With fair sharing: a tournament in each
-tree, level by level; whose branch borrows least after admission wins. Ties end in the uid, so that the order is total.
+Classical order: less borrowing first, then higher priority, then longer waiting time. With fair sharing: a tournament
+in each tree, level by level, won by the branch with the smallest share after admission. Ties are broken by uid, so the
+order is total.
 Sources: Kueue's pkg/scheduler (classicalIterator, fair_sharing_iterator).
 """
 
@@ -16,25 +17,25 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class Entry(Protocol):
-    """What ordering needs of an entry."""
+    """The part of an entry that ordering needs."""
 
     workload: WorkloadView
     queue: ClusterQueue
 
     @property
     def borrow(self) -> int:
-        """From how far its quota comes."""
+        """The height in the cohort tree that its quota comes from."""
 
     @property
     def usage(self) -> Usage:
-        """How much it takes."""
+        """The quota that it uses."""
 
 
 EntryT = TypeVar("EntryT", bound=Entry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Entries in the order of the classical rules."""
+    """Yield the entries in classical order."""
     return iter(sorted(entries, key=_classical_key))
 
 
@@ -44,9 +45,9 @@ def _classical_key(entry: Entry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Entries in the order of fair sharing; asked for the next one, it looks at what the last one has taken.
+    """Yield the entries in fair sharing order, computed lazily from the snapshot with the previous winners' usage.
 
-    Trees do not bear on each other; they are gone through in order of their root's name.
+    Trees are independent; they are processed in order of their root's name.
     """
     trees: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
@@ -56,7 +57,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """One tree's entries, each with the share of every node on its path were it admitted."""
+    """One tree's entries, each with the share of every node on its path as if it were admitted."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -64,7 +65,7 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[QuotaNode, tuple[Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
-        """The winner of each round, until nobody is left."""
+        """Yield the winner of each round until no entry is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -76,19 +77,19 @@ class _Tournament(Generic[EntryT]):
             self._forget_around(node)
 
     def _shares_with(self, entry: EntryT) -> tuple[Share, ...]:
-        """The shares of the nodes on an entry's path, root to queue, with its usage counted in."""
+        """Return the shares of the nodes on an entry's path, root to queue, including its usage."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(share_of(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: QuotaNode) -> None:
-        """What the winner took changes the shares of all that have a node below the root in common with it."""
+        """Drop the shares of entries that have a node below the root in common with the winner."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {other: s for other, s in self._shares.items() if branch not in other.path}
 
     def _play(self) -> EntryT:
-        """Play each Cohort's contenders off, from the deepest up: its queues' entries and its Cohorts' winners."""
+        """Play each Cohort's round, deepest first, between its queues' entries and the winners of its child Cohorts."""
         by_depth: dict[int, dict[QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
@@ -110,7 +111,7 @@ class _Tournament(Generic[EntryT]):
         return best
 
     def _beats(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Whether a comes before b in a Cohort: no borrowing of what it asks for, less share, priority, waiting."""
+        """Report whether a precedes b in a Cohort: no borrowing of its request, smaller share, priority, age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:

@@ -1,9 +1,9 @@
-"""The Workloads waiting in one ClusterQueue: those in line, and those parked until something could help them.
+"""Pending queue of one ClusterQueue: the active Workloads in line, and the Workloads parked as inadmissible.
 
-In line, the order is: the one that preempts for its place, then priority, then waiting time, then uid. Equal Workloads
-(same shape, same namespace) are kept together as a class: when one of them is found hopeless, all are parked, and
-when quota may have become free, all come back, each in a step that does not depend on how many they are. What must
-not be tried for reasons of its own (a backoff) is held apart. In a StrictFIFO queue nobody is parked for lack of quota.
+The order in line is: the current preemptor, then priority, then waiting time, then uid. Equal Workloads (same shape,
+same namespace) form a class. If one of them cannot fit, the whole class is parked. When quota may have become free, the
+class is reactivated. Each of these steps takes the same time for any class size. Workloads in backoff are held
+separately. A StrictFIFO queue parks no Workload for lack of quota.
 Source: Kueue's pkg/cache/queue (cluster_queue, inadmissible_workloads).
 """
 
@@ -26,12 +26,12 @@ _IN_LINE_AGAIN: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PE
 _HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
 
 
-#: The order of turns, but for the one that preempts for its place.
+#: The queue order, except for the current preemptor.
 _ORDER: Final = attrgetter("order")
 
 
 class Waiting:
-    """A Workload that waits; `line` is where, None when it is held or gone."""
+    """A pending Workload; `line` is the line that it is in, None if it is held or removed."""
 
     __slots__ = ("last", "line", "order", "view")
 
@@ -42,12 +42,12 @@ class Waiting:
         self.line: Line | None = None
 
     def __lt__(self, _other: "Waiting") -> bool:
-        """In heaps the order stands before it: where that is equal, either may go first."""
+        """Heap entries compare by their order first; equal orders may come in any sequence."""
         return False
 
 
 class Line:
-    """Workloads in order. Those that leave from the middle are dropped when they come to the front."""
+    """A heap of Workloads with lazy deletion: removed entries are dropped when they reach the front."""
 
     __slots__ = ("_heap", "size")
 
@@ -56,7 +56,7 @@ class Line:
         self.size = 0
 
     def push(self, waiting: Waiting) -> None:
-        """Add one, wherever it was before."""
+        """Add a Workload, and remove it from its previous line."""
         if waiting.line is not None:
             waiting.line.size -= 1
         waiting.line = self
@@ -64,14 +64,14 @@ class Line:
         heapq.heappush(self._heap, (waiting.order, waiting))
 
     def first(self) -> Waiting | None:
-        """The foremost."""
+        """Return the first Workload."""
         heap = self._heap
         while heap and heap[0][1].line is not self:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def in_order(self) -> Iterator[Waiting]:
-        """All, the foremost first: what is looked at grows with what is taken of it, not with the line."""
+        """Yield all Workloads in order. The cost depends on the number taken, not on the size of the line."""
         heap = self._heap
         edge = [(heap[0][0], 0)] if heap else []
         while edge:
@@ -82,7 +82,7 @@ class Line:
                 heapq.heappush(edge, (heap[below][0], below))
 
     def members(self) -> Iterator[Waiting]:
-        """All, in no particular order."""
+        """Yield all Workloads in no particular order."""
         return (waiting for _, waiting in self._heap if waiting.line is self)
 
 
@@ -94,21 +94,21 @@ class PendingClass:
     def __init__(self) -> None:
         self.in_line = Line()
         self.parked = Line()
-        #: When one of them was parked last.
+        #: When a Workload was last parked.
         self.parked_at: Instant = 0
 
     def park(self, now: Instant) -> None:
-        """Move those in line to the parked ones."""
+        """Park all Workloads in line."""
         self.in_line, self.parked = _merged(self.in_line, self.parked)
         self.parked_at = now
 
     def wake(self) -> None:
-        """Move the parked ones back in line."""
+        """Move all parked Workloads back in line."""
         self.parked, self.in_line = _merged(self.parked, self.in_line)
 
 
 def _merged(source: Line, target: Line) -> tuple[Line, Line]:
-    """An empty line and one with all of both: the smaller is poured into the larger."""
+    """Return an empty line and one with the Workloads of both, by pouring the smaller into the larger."""
     if source.size > target.size:
         source, target = target, source
     for waiting in list(source.members()):
@@ -117,7 +117,7 @@ def _merged(source: Line, target: Line) -> tuple[Line, Line]:
 
 
 class Foremost:
-    """The first of all that wait, in order, as many as were asked for; forgotten when somebody comes or goes."""
+    """A cache of the first pending Workloads in order; it is dropped when a Workload is added or removed."""
 
     __slots__ = ("known",)
 
@@ -125,7 +125,7 @@ class Foremost:
         self.known: list[Waiting] | None = None
 
     def of(self, waiting: dict[str, Waiting], count: int) -> list[Waiting]:
-        """So many of them; who preempts for his place is not before others here."""
+        """Return the first `count` Workloads; the current preemptor gets no precedence."""
         if self.known is None or len(self.known) < min(count, len(waiting)):
             found = waiting.values()
             self.known = [min(found, key=_ORDER)] if count == 1 and found else sorted(found, key=_ORDER)[:count]
@@ -133,20 +133,20 @@ class Foremost:
 
 
 class Waiters:
-    """Who waits in one ClusterQueue, and in which order."""
+    """The pending Workloads of one ClusterQueue, for reading."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.strict_fifo = False
         self._waiting: dict[str, Waiting] = {}
         self._classes: dict[ClassKey, PendingClass] = {}
-        #: The fronts of classes in line; stale ones are dropped on sight.
+        #: The fronts of classes in line; stale ones are dropped when found.
         self._fronts: list[tuple[Order, Waiting, ClassKey]] = []
-        #: Shapes found hopeless since the last wake-up.
+        #: Shapes that could not fit since the last reactivation, each with the reason.
         self._hopeless: dict[Shape, str] = {}
         self._held: dict[str, Waiting] = {}
         self._sticky = ""
-        #: How many wait, by LocalQueue.
+        #: The number of pending Workloads by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
         self._foremost = Foremost()
 
@@ -154,23 +154,23 @@ class Waiters:
         return len(self._waiting)
 
     def get(self, key: str) -> Waiting | None:
-        """The Workload of that key, if it waits here."""
+        """Return the pending Workload of that key, if any."""
         return self._waiting.get(key)
 
     def classes(self) -> list[tuple[ClassKey, PendingClass]]:
-        """Those that wait, class by class; some may be empty."""
+        """Return the pending Workloads by class; some classes may be empty."""
         return list(self._classes.items())
 
     def held(self) -> list[WorkloadView]:
-        """Those that must wait for a time or a condition of their own."""
+        """Return the Workloads held by a backoff or a condition."""
         return [waiting.view for waiting in self._held.values()]
 
     def views(self) -> list[WorkloadView]:
-        """All that wait, in the order of their turn."""
+        """Return all pending Workloads in queue order."""
         return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
 
     def front(self, most: int) -> list[WorkloadView]:
-        """The foremost of those that may be tried, in the order of their turn."""
+        """Return the first Workloads in line or parked, in queue order."""
         lines = [line.in_order() for each in self._classes.values() for line in (each.in_line, each.parked)]
         sticky = self._waiting.get(self._sticky)
         first = [sticky] if sticky is not None and sticky.line is not None else []
@@ -179,24 +179,24 @@ class Waiters:
 
     @property
     def preemptor(self) -> str:
-        """The Workload, by key, that stays at the front until those it preempts are gone; '' if none does."""
+        """The key of the Workload that stays at the head until its victims are gone; '' if there is none."""
         sticky = self._waiting.get(self._sticky)
         return self._sticky if sticky is not None and self._is_in_line(sticky) else ""
 
     def let_go_of_preemptor(self, key: str) -> None:
-        """A Workload does not stay at the front after all, if it did."""
+        """Stop keeping a Workload at the head, if it was kept."""
         if self._sticky == key:
             self._sticky = ""
 
     def place_of(self, key: str) -> int:
-        """How many are before a Workload that waits here."""
+        """Return the number of Workloads ahead of a pending one."""
         if key == self._sticky:
             return 0
         order, sticky = self._waiting[key].order, self._waiting.get(self._sticky)
         return sum([w.order < order for w in self._waiting.values()]) + (sticky is not None and sticky.order > order)
 
     def first(self, count: int) -> list[WorkloadView]:
-        """The first of those that wait, in the order of their turn."""
+        """Return the first pending Workloads in queue order."""
         first, sticky = self._foremost.of(self._waiting, count), self._waiting.get(self._sticky)
         if sticky is not None:
             first = [sticky, *(each for each in first if each is not sticky)][:count]
@@ -204,16 +204,16 @@ class Waiters:
 
     @property
     def has_held(self) -> bool:
-        """Whether somebody must wait for a time or a condition of its own."""
+        """Whether any Workload is held by a backoff or a condition."""
         return bool(self._held)
 
     @property
     def may_wake(self) -> bool:
-        """Whether a wake-up could change anything."""
+        """Whether a reactivation could change anything."""
         return bool(self._waiting or self._hopeless)
 
     def parked_at(self, key: str) -> Instant | None:
-        """When a Workload, or one equal to it, was parked last; None if it is not parked here."""
+        """Return when a Workload or an equal one was last parked; None if it is not parked here."""
         waiting = self._waiting.get(key)
         members = None if waiting is None else self._classes.get(_class_key(waiting.view))
         if waiting is None or members is None or waiting.line is not members.parked:
@@ -221,20 +221,20 @@ class Waiters:
         return members.parked_at
 
     def was_tried(self, key: str, now: Instant) -> None:
-        """A Workload that waits here was tried then, as another scheduler says: those after it were not before."""
+        """Record that another scheduler tried a pending Workload at `now`: it has not tried later ones before that."""
         order = self._waiting[key].order
         for members in self._classes.values():
             if any(waiting.order > order for waiting in members.parked.members()):
                 members.parked_at = max(members.parked_at, now)
 
     def has_parked_before(self, key: str, since: Instant) -> bool:
-        """Whether some who are before a Workload that waits here were parked since then."""
+        """Report whether Workloads ahead of a pending one were parked since then."""
         order = self._waiting[key].order
         lately = [each.parked.first() for each in self._classes.values() if each.parked_at >= since]
         return any(first is not None and first.order < order for first in lately)
 
     def head_of(self, key: str) -> Head:
-        """A Workload that waits here, as if it were its turn."""
+        """Return a pending Workload as a head."""
         waiting = self._waiting[key]
         return Head(waiting.view, self.name, waiting.last)
 
@@ -244,21 +244,21 @@ class Waiters:
 
 
 class PendingQueue(Waiters):
-    """What waits in one ClusterQueue."""
+    """The pending Workloads of one ClusterQueue."""
 
     def clear(self) -> None:
-        """Forget all, and leave no cycles."""
+        """Remove all Workloads, and break reference cycles."""
         for waiting in self._waiting.values():
             waiting.line = None
         for table in (self._waiting, self._classes, self._hopeless, self._held, self._fronts):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Whether anybody is in line."""
+        """Report whether any Workload is in line."""
         return self._front() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
-        """Add a Workload, or take note of a change of one; whether it came into line by that."""
+        """Add or update a Workload. Return whether that put it in line."""
         known = self._waiting.get(view.key)
         if known is not None and _is_same(known.view, view):
             known.view = view
@@ -277,23 +277,23 @@ class PendingQueue(Waiters):
         return True
 
     def bring_back(self, key: str) -> None:
-        """Put one that is parked back in line, alone."""
+        """Put a single parked Workload back in line."""
         self._push(self._waiting[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Add a Workload in line unless it waits already, as when its LocalQueue appears."""
+        """Put a Workload in line unless it is already pending, as when its LocalQueue is created."""
         if view.key not in self._waiting:
             waiting = Waiting(view, None)
             self._enter(waiting)
             self._push(waiting)
 
     def head(self) -> Head | None:
-        """The one whose turn it is. It stays in line until it is requeued, or removed when it is admitted."""
+        """Return the head. It stays in line until it is requeued or, on admission, removed."""
         waiting = self._front()
         return None if waiting is None else Head(waiting.view, self.name, waiting.last)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """The reason why a parked Workload is not tried: one of its shape did not fit; '' if it is tried."""
+        """Return why a parked Workload is bypassed (one of its shape did not fit); '' if it is not."""
         waiting = self._waiting.get(view.key)
         is_parked = waiting is not None and not self._is_in_line(waiting)
         return self._hopeless.get(view.shape, "") if is_parked else ""
@@ -301,7 +301,7 @@ class PendingQueue(Waiters):
     def requeue(
         self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
     ) -> bool:
-        """Put a head back, in line or parked; whether it was parked. `why` is the reason that its condition gets."""
+        """Requeue a head. Return whether it was parked. `why` is the reason for its condition."""
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
             self._sticky = view.key
@@ -329,7 +329,7 @@ class PendingQueue(Waiters):
         return True
 
     def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Bring back into line what is parked, but for namespaces the queue does not admit; whether any came."""
+        """Reactivate parked Workloads of the namespaces that the queue admits. Return whether there were any."""
         self._hopeless.clear()
         woken = False
         for key, members in self._classes.items():
@@ -345,7 +345,7 @@ class PendingQueue(Waiters):
         return woken
 
     def remove(self, key: str, *, forget_sticky: bool = True) -> bool:
-        """Forget a Workload; whether it waited here."""
+        """Remove a Workload. Return whether it was pending here."""
         if forget_sticky:
             self.let_go_of_preemptor(key)
         waiting = self._waiting.get(key)
@@ -356,7 +356,7 @@ class PendingQueue(Waiters):
         return True
 
     def next_release(self) -> Instant | None:
-        """When the first of those held may be tried again; None if time alone frees nobody."""
+        """Return when the first held Workload may be tried again; None if none is held by time."""
         times = [w.view.requeue_at for w in self._held.values() if not w.view.requeue_blocked]
         return min((t for t in times if t is not None), default=None)
 
@@ -390,7 +390,7 @@ class PendingQueue(Waiters):
         self._leave(waiting)
 
     def _leave(self, waiting: Waiting) -> None:
-        """Take out of its line; a class that becomes empty goes."""
+        """Remove a Workload from its line, and remove its class if that is empty."""
         line = waiting.line
         if line is None:
             return
@@ -410,7 +410,7 @@ class PendingQueue(Waiters):
             heapq.heappush(self._fronts, (first.order, first, key))
 
     def _front(self) -> Waiting | None:
-        """The one whose turn it is."""
+        """Return the head of the queue."""
         if self._sticky:
             sticky = self._waiting.get(self._sticky)
             if sticky is not None and self._is_in_line(sticky):
@@ -433,7 +433,7 @@ class PendingQueue(Waiters):
 
 
 def must_wait(view: WorkloadView, now: Instant) -> bool:
-    """Whether a Workload must not be tried yet, whatever the quota."""
+    """Report whether a Workload must not be tried yet, regardless of quota."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -442,7 +442,7 @@ def _class_key(view: WorkloadView) -> ClassKey:
 
 
 def _is_same(old: WorkloadView, new: WorkloadView) -> bool:
-    """Whether nothing changed that could make a Workload admissible or move it in the order."""
+    """Report whether no change affects admissibility or queue order."""
     return (
         old.generation == new.generation
         and old.shape == new.shape

@@ -1,8 +1,8 @@
-"""Notices Workloads that preempt each other for ever within one instant.
+"""Detects Workloads that preempt each other endlessly within one instant.
 
-Some rules contradict each other: A may preempt B, B may preempt A, and nothing in between changes. Upstream spins then
-without end. Here a tree is watched once preemption in it goes on cycle after cycle without time passing: when the same
-Workloads hold the same quota as some cycles before, whatever was preempted since will be preempted again.
+Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Upstream then spins
+endlessly. A tree is watched after many consecutive cycles with preemption in it at the same time. If its Workloads hold
+the same quota as some cycles before, all preemptions since then will repeat.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from batchyard.scheduling.decisions import Preempt
 from batchyard.scheduling.quota import QuotaNode, Usage
 from batchyard.scheduling.snapshot import Snapshot
 
-#: Cycles with preemption in one tree and one instant before it is watched; ordinary chains are shorter.
+#: Cycles with preemption in a tree within an instant before it is watched; ordinary chains are shorter.
 CYCLES_UNWATCHED: Final = 16
 
 Holdings: TypeAlias = tuple[tuple[str, Usage], ...]
 
 
 class Step(NamedTuple):
-    """One preemption of a loop: who, whom, by which rule."""
+    """One preemption of a loop: preemptor, victim and reason."""
 
     preemptor: str
     victim: str
@@ -30,23 +30,23 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLoop:
-    """Workloads that preempt each other for ever."""
+    """Workloads that preempt each other endlessly."""
 
     at: Instant
-    #: The tree they are in, and the name of its root.
+    #: The tree, and the name of its root.
     tree: str
     root: str
     steps: tuple[Step, ...]
 
     @property
     def message(self) -> str:
-        """Who loops with whom by which rules."""
+        """Describe the preemptions of the loop."""
         who = dict.fromkeys(f"{s.preemptor} preempts {s.victim} ({s.reason})" for s in self.steps)
         return f"in the cohort of {self.root}, without end: {'; '.join(who)}"
 
 
 class LoopWatch:
-    """Remembers one instant."""
+    """The preemptions by tree within the current instant."""
 
     def __init__(self) -> None:
         self._at: Instant = -1
@@ -55,7 +55,7 @@ class LoopWatch:
         self._steps: dict[str, list[Step]] = {}
 
     def look(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
-        """The loops that close with these preemptions; the snapshot is as before them."""
+        """Return the loops that these preemptions close; the snapshot is that before them."""
         if now != self._at:
             self._at = now
             self._cycles, self._seen, self._steps = {}, {}, {}
@@ -87,7 +87,7 @@ class LoopWatch:
 
 
 def _holdings(root: QuotaNode, snapshot: Snapshot) -> Holdings:
-    """Who holds what in a tree."""
+    """Return the quota holders of a tree."""
     return tuple(
         (workload.key, workload.usage)
         for queue in snapshot.queues_below(root)

@@ -1,8 +1,8 @@
-"""Whose turn it is: which ClusterQueues have somebody in line, and which trees may rest.
+"""Queue manager: tracks which ClusterQueues have Workloads in line, and which trees rest.
 
-A change that may help somebody marks a ClusterQueue; before the next cycle, or some time later, its whole tree is
-woken. A tree in which a cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that
-instant whatever happens.
+A change that may make Workloads admissible marks a ClusterQueue. Before the next cycle, or after a delay, the parked
+Workloads of its whole tree are reactivated. A tree in which a cycle changed nothing rests until something in it
+changes. A tree frozen in a preemption loop rests for that instant regardless of changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,44 +17,44 @@ from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.pending_queue import PendingQueue
 from batchyard.scheduling.snapshot import Snapshot
 
-#: How long Kueue gathers what may help those who are parked. So quota that is freed bit by bit, as by victims that take
-#: their time, is first there for who waits for it in line, such as their preemptor.
+#: How long Kueue batches changes before it reactivates parked Workloads. Quota that is released bit by bit, as by slow
+#: victims, is thus first available to Workloads in line, such as the preemptor.
 #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
 GATHERED_BY_KUEUE: Final = SECOND
 
 
 class LineUp:
-    """See the module."""
+    """The pending queues of all ClusterQueues, and which of them have work."""
 
     def __init__(self, snapshot: Snapshot, namespaces: Mapping[str, Mapping[str, str]]) -> None:
         self.pending: dict[str, PendingQueue] = {}
-        #: By tree: how often something in it changed.
+        #: By tree, the number of changes in it.
         self.touches: dict[str, int] = {}
         self.now: Instant = 0
         self._snapshot = snapshot
         self._namespaces = namespaces
-        #: How long what may help is gathered, from when a tree is marked until it is woken. 0: it is woken at once.
+        #: The delay from marking a tree to its reactivation; 0 reactivates at once.
         self.gathers: Duration = 0
-        #: Whether somebody else wakes trees while that is gathered.
+        #: Whether another component reactivates trees during that delay.
         self.is_woken_from_outside = False
-        #: ClusterQueues that are marked, each with when it was.
+        #: Marked ClusterQueues, each with the time of marking.
         self._to_wake: dict[str, Instant] = {}
-        #: ClusterQueues that may have somebody in line, but for those of resting trees.
+        #: ClusterQueues that may have Workloads in line, except those of resting trees.
         self._in_line: dict[str, None] = {}
-        #: Resting trees, each with its ClusterQueues that may have somebody in line.
+        #: Resting trees, each with its ClusterQueues that may have Workloads in line.
         self._resting: dict[str, list[str]] = {}
         self._frozen: dict[str, Instant] = {}
-        #: ClusterQueues in which somebody waits for a time to pass.
+        #: ClusterQueues with held Workloads.
         self._holding: dict[str, None] = {}
-        #: Trees with quota that was freed without waking anybody: by root, a ClusterQueue and until when that may be.
+        #: Trees whose quota was released without a reactivation: by root, a ClusterQueue and the deadline for one.
         self._unnoticed: dict[str, tuple[str, Instant]] = {}
 
     def has_work(self) -> bool:
-        """Whether a cycle may have something to decide."""
+        """Report whether a cycle may have something to decide."""
         return bool(self._to_wake) or bool(self._in_line) or bool(self._unnoticed)
 
     def heads(self) -> list[Head]:
-        """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
+        """Reactivate marked trees, then return the head of every ClusterQueue that has one and can admit."""
         if self._to_wake and not (self.gathers and self.is_woken_from_outside):
             self.wake_marked(self.now - self.gathers)
         heads = []
@@ -68,7 +68,7 @@ class LineUp:
         return heads
 
     def put(self, name: str, view: WorkloadView) -> None:
-        """A Workload waits in a ClusterQueue, or changed while it does."""
+        """Add or update a pending Workload of a ClusterQueue."""
         waiting = self.pending.get(name)
         if waiting is None:
             return
@@ -78,7 +78,7 @@ class LineUp:
             self._holding[name] = None
 
     def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
-        """Put a head back; whether it was parked."""
+        """Requeue a head. Return whether it was parked."""
         waiting = self.pending[head.queue]
         parked = waiting.requeue(head, last, reason, self.now, why)
         if waiting.has_held:
@@ -88,22 +88,22 @@ class LineUp:
         return parked
 
     def show_new(self, name: str) -> None:
-        """A ClusterQueue has somebody new in line."""
+        """Record that a ClusterQueue has a new Workload in line."""
         queue = self._snapshot.queues.get(name)
         self._show(name, queue)
         if queue is not None:
             self.touch(queue)
 
     def wake(self, name: str) -> None:
-        """Mark a ClusterQueue: something in it may help those who are parked in its tree."""
+        """Mark a ClusterQueue: a change in it may make parked Workloads of its tree admissible."""
         self._to_wake.setdefault(name, self.now)
 
     def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
-        """Wake a tree at that time unless something else does before."""
+        """Reactivate a tree at that time unless it is reactivated before."""
         self._unnoticed.setdefault(queue.node.tree, (queue.name, when))
 
     def wake_due(self) -> None:
-        """Mark those for whom enough time has passed."""
+        """Mark ClusterQueues whose held Workloads or deadlines are due."""
         for name in list(self._holding):
             waiting = self.pending.get(name)
             if waiting is None or not waiting.has_held:
@@ -114,12 +114,12 @@ class LineUp:
                 self._to_wake[name] = self.now - self.gathers
         for root, (name, until) in list(self._unnoticed.items()):
             if until <= self.now:
-                # Its tree may have another root by now, or the queue be gone: then all are woken.
+                # The tree may have another root by now, or the queue may be deleted; then all trees are reactivated.
                 del self._unnoticed[root]
                 self._to_wake.update(dict.fromkeys([name] if name in self.pending else self.pending, until))
 
     def next_release(self) -> Instant | None:
-        """When time alone will have somebody tried again; None if never."""
+        """Return the time of the next release or reactivation; None if there is none."""
         queues = [self.pending[name] for name in self._holding if name in self.pending]
         times = [t for queue in queues if (t := queue.next_release()) is not None]
         times += [until for _, until in self._unnoticed.values()]
@@ -127,7 +127,7 @@ class LineUp:
         return min(times, default=None)
 
     def touch(self, queue: ClusterQueue) -> None:
-        """Something in the queue's tree changed."""
+        """Record a change in the queue's tree."""
         root = queue.node.tree
         self.touches[root] = self.touches.get(root, 0) + 1
         if self._frozen and self._frozen.get(root) == self.now:
@@ -137,7 +137,7 @@ class LineUp:
             self._in_line[name] = None
 
     def rouse_all(self) -> None:
-        """The trees themselves changed."""
+        """Activate all trees after a rebuild."""
         self.touches = {root: count + 1 for root, count in self.touches.items()}
         for names in self._resting.values():
             self._in_line.update(dict.fromkeys(names))
@@ -145,7 +145,7 @@ class LineUp:
         self._frozen.clear()
 
     def rest(self, root: str) -> None:
-        """Leave a tree alone until something in it changes."""
+        """Let a tree rest until something in it changes."""
         resting = self._resting.setdefault(root, [])
         for name in list(self._in_line):
             queue = self._snapshot.queues.get(name)
@@ -154,24 +154,24 @@ class LineUp:
                 del self._in_line[name]
 
     def freeze(self, root: str) -> None:
-        """Leave a tree alone for the rest of this instant, and then until something in it changes."""
+        """Let a tree rest for this instant, and then until something in it changes."""
         self._frozen[root] = self.now
         self.rest(root)
 
     def forget(self, name: str) -> None:
-        """A ClusterQueue is gone."""
+        """Remove a deleted ClusterQueue."""
         for table in (self.pending, self._in_line, self._to_wake, self._holding):
             table.pop(name, None)
 
     def _show(self, name: str, queue: ClusterQueue | None) -> None:
-        """A ClusterQueue may have somebody in line; in a frozen tree nobody looks."""
+        """Record that a ClusterQueue may have Workloads in line; a frozen tree keeps resting."""
         if queue is not None and self._frozen and self._frozen.get(queue.node.tree) == self.now:
             self._resting.setdefault(queue.node.tree, []).append(name)
         else:
             self._in_line[name] = None
 
     def wake_marked(self, marked_by: Instant, may_wake: Callable[[str], bool] = bool) -> list[str]:
-        """Wake the trees that were marked by then, as far as they may be; which they are."""
+        """Reactivate trees marked by then, if `may_wake` allows it. Return their roots."""
         marked: dict[str, list[str]] = {}
         for name in self._to_wake:
             queue = self._snapshot.queues.get(name)

@@ -1,8 +1,8 @@
-"""The status of ClusterQueues, LocalQueues and Cohorts: who waits, who holds what, and whether a queue can admit.
+"""Status of ClusterQueues, LocalQueues and Cohorts: pending counts, usage, shares, and whether a queue can admit.
 
-What follows from Workloads is written together, once a period, as upstream does it; what follows from a queue's own
-change is written at once. Runs after the scheduler has come to rest. Source: Kueue's pkg/controller/core
-(clusterqueue_controller, localqueue_controller, cohort_controller).
+Changes caused by Workloads are written in one batch per period, as upstream. Changes of a queue itself are written at
+once. The controller runs after the scheduler has settled. Source: Kueue's pkg/controller/core (clusterqueue_controller,
+localqueue_controller, cohort_controller).
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,15 +26,15 @@ from batchyard.scheduling.workload_cache import Count
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
 _IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
-#: Besides the spec.
+_DELETED: Final = EventType.DELETED  # enum member access is slow
+#: The metadata fields that matter besides the spec.
 _ASKED: Final = ("annotations", "deletionTimestamp")
 _BY_FLAVOR: Final = frozenset({"flavorsReservation", "flavorsUsage"})
 _LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
 
 
 class QueueStatus:
-    """See the module."""
+    """Writes the status of queues and Cohorts from the scheduler cache."""
 
     name = "queue-status"
     rank = 20
@@ -50,14 +50,14 @@ class QueueStatus:
     def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
         self._index = index
         self._fair_sharing = fair_sharing
-        #: Queues whose Workloads changed since the last batch: kind, and name after namespace.
+        #: Queues whose Workloads changed since the last batch, by kind and namespaced name.
         self._stale: dict[tuple[str, str], None] = {}
         self._due: Instant | None = None
-        #: The status written last: that it has arrived is no news.
+        #: The last written status; its own watch event needs no reconcile.
         self._written: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The queues whose status may change at once, and the batch for those whose Workloads did."""
+        """Return the queues whose status may change at once, and the batch key for changes of Workloads."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._note(event)
@@ -69,7 +69,7 @@ class QueueStatus:
                 return self._own(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Write what has changed."""
+        """Write the changed statuses."""
         if key != BATCH:
             return Outcome(self._writes(key, reader, now))
         if self._due is None:
@@ -98,7 +98,7 @@ class QueueStatus:
             self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
 
     def _own(self, event: WatchEvent) -> Iterable[Key]:
-        """The queue that changed, unless only that is new which was written here. Another's status is set right."""
+        """Return the changed queue, unless only our own status write changed. Foreign status writes are corrected."""
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
             self._written.pop(key, None)
@@ -108,7 +108,7 @@ class QueueStatus:
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
-        """The LocalQueues of a ClusterQueue, when its conditions change."""
+        """Return the LocalQueues of a ClusterQueue whose conditions changed."""
         before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if before == after and event.old is not None and event.type is not _DELETED:
             return
@@ -118,7 +118,7 @@ class QueueStatus:
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """The Cohorts above a ClusterQueue: what it says of itself may have changed their shares."""
+        """Return the Cohorts above a changed ClusterQueue, whose shares may have changed."""
         queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
@@ -163,13 +163,13 @@ class QueueStatus:
         status = dict(obj.get("status") or {})
         count = self._index.book.local_tally.get(key) if queue else Count()
         status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
-        if queue is None:  # of flavors it has none, not even none in use
+        if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: told for field, told in status.items() if field not in _BY_FLAVOR}
         else:
             status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
             status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
         status["pendingWorkloads"] = 0
-        if not stopped:  # who waits for a ClusterQueue that is not there waits all the same
+        if not stopped:  # Workloads of a missing ClusterQueue count as pending too
             book = self._index.book
             status["pendingWorkloads"] = book.waiting_in(key) if waiting is None else waiting.by_local_queue.get(key, 0)
         _set_counts(status, count)
@@ -189,7 +189,7 @@ class QueueStatus:
             status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
 
     def _usage(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
-        """Usage by flavor and resource, in the order of the queue's flavors."""
+        """Return usage by flavor and resource, in the order of the queue's flavors."""
         return [
             {
                 "name": flavor,
@@ -204,7 +204,7 @@ class QueueStatus:
 
 
 def _is_other(old: Obj, new: Obj) -> bool:
-    """Whether what is asked of a queue has changed, or that it is to go."""
+    """Report whether the spec, an annotation or the deletion timestamp changed."""
     before, after = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _ASKED)
 

@@ -1,8 +1,8 @@
-"""The arithmetic of quota over a tree of ClusterQueues (leaves) and Cohorts.
+"""Quota arithmetic over a tree of ClusterQueues (leaves) and Cohorts.
 
-A node has its own quota and, in `subtree`, all that its subtree may use of it. A lending limit keeps part of that at
-home: `local`. Usage counts at a node, and beyond `local` at its parent too, and so on up to the root. A borrowing
-limit caps what a node may have from its parent. Amounts are lists indexed by the id of a flavor-resource pair.
+A node has its own quota and, in `subtree`, the total quota that its subtree may use. A lending limit reserves a part of
+that as `local`. Usage counts at a node; usage beyond `local` also counts at its parent, and so on up to the root. A
+borrowing limit caps what a node may use from its parent. Amounts are lists indexed by the id of a flavor-resource pair.
 Source: Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
@@ -14,7 +14,7 @@ Usage: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class QuotaNode:
-    """A ClusterQueue's or a Cohort's place in the tree: its quota and its usage, by flavor-resource id."""
+    """The quota and usage of a ClusterQueue or Cohort in the tree, by flavor-resource id."""
 
     __slots__ = (
         "beyond", "borrowing_ceiling", "borrowing_limit", "children", "declared", "gate", "height", "known",
@@ -26,9 +26,9 @@ class QuotaNode:
         self.name = name
         self.parent: QuotaNode | None = None
         self.children: dict[str, QuotaNode] = {}
-        #: From the root to this node, both included.
+        #: The nodes from the root to this one, inclusive.
         self.path: tuple[QuotaNode, ...] = (self,)
-        #: Which tree it is in. A ClusterQueue and a Cohort may have one name, so this is more than the root's.
+        #: The id of its tree. A ClusterQueue and a Cohort may have the same name, so the root's name does not suffice.
         self.tree = f"queue/{name}"
         #: Steps to the furthest leaf below; 0 for a ClusterQueue.
         self.height = 0
@@ -41,37 +41,38 @@ class QuotaNode:
         self.subtree = [0] * width
         #: Quota never lent to the parent.
         self.local = [0] * width
-        #: The most this node may use of what it stores in, or borrows from, its parent; None without a limit.
+        #: The maximum usage that may count at the parent (quota stored there plus borrowing limit); None without a
+        #: limit.
         self.borrowing_ceiling: list[int | None] = [None] * width
-        #: The most this node could ever use, all else idle.
+        #: The most that this node could ever use, with all other nodes idle.
         self.potential = [0] * width
         self.usage = [0] * width
-        #: Of the nodes on the path.
+        #: The `usage` lists of the nodes on the path.
         self.usages: tuple[list[int], ...] = (self.usage,)
-        #: Neither this node nor one above keeps quota to itself: what is used here counts all the way up.
+        #: Whether neither this node nor one above has a lending limit, so that all usage here counts up to the root.
         self.passes_all_on = True
-        #: The nearest node, this one or above, with limits of its own: what that may use, this may.
+        #: The nearest node upwards, including this one, that has limits; the available quota of both is equal.
         self.gate = self
-        #: The height of what lies beyond its own quota, where there is but one; None if that depends on the amount.
+        #: The borrow height of amounts beyond its own quota; None if it depends on the amount.
         self.beyond: int | None = 0
-        #: In a root: what is known to be available while no usage in the tree changes, by gate. Never emptied, only
-        #: replaced, so that what was known stays with whoever holds it.
+        #: In a root: cached available quota by gate, valid until usage in the tree changes. It is replaced, never
+        #: emptied, so that holders of an old cache keep their values.
         self.known: dict[QuotaNode, dict[int, int]] = {}
 
 
-#: Where nodes are that are in no tree any more.
+#: The placeholder parent of detached nodes.
 _NOWHERE: Final = QuotaNode("", 0)
 
 
 def detach(node: QuotaNode) -> None:
-    """Let a node of a tree that is done with refer to none of the others, nor to itself."""
+    """Remove all references of a node of a discarded tree to other nodes and to itself."""
     node.parent, node.gate, node.path, node.usages = None, _NOWHERE, (_NOWHERE,), ()
     node.children.clear()
     node.known = {}
 
 
 def available(node: QuotaNode, fr: int) -> int:
-    """What this node may still use; negative after an over-admission."""
+    """Return what this node may still use; negative after over-admission."""
     path = node.path
     free = path[0].subtree[fr] - path[0].usage[fr]
     for step in path[1:]:
@@ -87,7 +88,7 @@ def available(node: QuotaNode, fr: int) -> int:
 
 
 def known_available(node: QuotaNode) -> dict[int, int]:
-    """What is known of `available()` as usage now stands, the same for all below one gate; to be added to."""
+    """Return the cache of `available()` for the current usage, shared by nodes below one gate; callers add to it."""
     known = node.path[0].known
     found = known.get(node.gate)
     if found is None:
@@ -96,32 +97,32 @@ def known_available(node: QuotaNode) -> dict[int, int]:
 
 
 def has_room(node: QuotaNode, usage: Usage) -> bool:
-    """Whether this node may still use all that."""
+    """Report whether this node may still use all of these amounts."""
     gate = node.gate
-    for fr, amount in usage:  # noqa: SIM110 - asked more often than anything else, and faster so
+    for fr, amount in usage:  # noqa: SIM110 - faster, and the most frequent query
         if amount > 0 and amount > available(gate, fr):
             return False
     return True
 
 
 def local_available(node: QuotaNode, fr: int) -> int:
-    """Unused quota that this node keeps to itself."""
+    """Return the unused local quota of this node."""
     return max(0, node.local[fr] - node.usage[fr])
 
 
 def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
-    """Whether the node would use more than its subtree's quota with that amount on top."""
+    """Report whether the node would exceed its subtree's quota with that additional amount."""
     return node.usage[fr] + amount > node.subtree[fr]
 
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
-    """Whether the node uses no more than its subtree's quota in all of these."""
+    """Report whether the node is within its subtree's quota for all of these flavor-resources."""
     usage, subtree = node.usage, node.subtree
     return not [fr for fr in frs if usage[fr] > subtree[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
-    """Whether requests fit in this node's own quota."""
+    """Report whether requests fit in this node's own quota."""
     usage, subtree = node.usage, node.subtree
     for fr, amount in requests:  # noqa: SIM110 - as above
         if usage[fr] + amount > subtree[fr]:
@@ -130,12 +131,12 @@ def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
 
 
 def left_to_ask(node: QuotaNode, requests: Usage) -> Usage:
-    """What of requests the node's unused local quota does not hold, and its parent is asked for."""
+    """Return the part of requests that exceeds the node's unused local quota, and is requested from its parent."""
     return tuple([(fr, max(0, amount - local_available(node, fr))) for fr, amount in requests])
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
-    """How far up the tree the quota for an amount is found: 0 is the ClusterQueue's own.
+    """Return how far up the tree the quota for an amount is found; 0 is the ClusterQueue's own.
 
     Returns the height of the lowest subtree whose quota holds it (of the whole tree if none does), and whether that
     subtree has a parent.
@@ -154,7 +155,7 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
 
 
 def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
-    """Add to a node's usage (sign 1) or take from it (-1), and pass on what lies beyond its local quota."""
+    """Add to a node's usage (sign 1) or subtract from it (-1), and propagate what exceeds its local quota."""
     node.path[0].known = {}
     if node.passes_all_on:
         for used in node.usages:
@@ -172,9 +173,9 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
 
 
 def refresh_tree(root: QuotaNode) -> None:
-    """Work out everything derived, top to bottom and back: after any change of quota, limits or membership.
+    """Recompute all derived values of a tree after a change of quota, limits or membership.
 
-    The usage of leaves is kept; that of Cohorts is summed up anew.
+    The usage of leaves is kept; that of Cohorts is summed up again.
     """
     root.known = {}
     nodes = _top_down(root)
@@ -185,7 +186,7 @@ def refresh_tree(root: QuotaNode) -> None:
 
 
 def _top_down(root: QuotaNode) -> list[QuotaNode]:
-    """All nodes of the tree, parents before children; sets paths."""
+    """Return all nodes of the tree, parents before children, and set their paths."""
     root.path = (root,)
     nodes = [root]
     for node in nodes:
@@ -196,7 +197,7 @@ def _top_down(root: QuotaNode) -> list[QuotaNode]:
 
 
 def _sum_up(node: QuotaNode) -> None:
-    """Subtree quota, height and usage from the node's own quota and its children."""
+    """Compute subtree quota, height and usage from the node's own quota and its children."""
     width = len(node.usage)
     subtree = [0] * width
     declared = dict.fromkeys(node.nominal)
@@ -221,7 +222,7 @@ def _sum_up(node: QuotaNode) -> None:
 
 
 def _look_up(node: QuotaNode) -> None:
-    """Ceilings, potential and the like from the parent, which has been looked up already."""
+    """Compute ceilings, potential and other values from the parent, which must be done already."""
     width = len(node.usage)
     node.usages = tuple([step.usage for step in node.path])
     node.passes_all_on = not any(step.lending_limit for step in node.path[1:])

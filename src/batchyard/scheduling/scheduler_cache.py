@@ -1,7 +1,8 @@
-"""What the scheduler knows: who holds what, who waits where. Built from watch events alone, so a restart rebuilds it.
+"""Scheduler cache: quota holders and pending Workloads by queue, built only from watch events.
 
-Every change that may help a waiting Workload marks its ClusterQueue to be woken, with its whole tree, before the next
-cycle. Sources: Kueue's event handlers in pkg/controller/core and pkg/cache/queue/manager.go.
+Every change that may make pending Workloads admissible marks its ClusterQueue. The parked Workloads of its whole tree
+are reactivated before the next cycle. A restart rebuilds the cache. Sources: Kueue's event handlers in
+pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,10 +40,10 @@ _DELETED: Final = EventType.DELETED
 
 
 class AdmissionIndex:
-    """See the module."""
+    """The cached snapshot, pending queues, Workloads, Namespaces and AdmissionChecks."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView] = workload_view) -> None:
-        """`view_of` tells of a Workload from when its place in the queue counts."""
+        """`view_of` returns the view of a Workload; its `queued` time decides the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -65,19 +66,19 @@ class AdmissionIndex:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """The reason why a parked Workload is not tried: one of its shape did not fit; '' if it is tried."""
+        """Return why a parked Workload is bypassed (one of its shape did not fit); '' if it is not."""
         local = self.book.local_queues.get(view.queue)
         waiting = None if local is None else self.line_up.pending.get(local.cluster_queue)
         return "" if waiting is None else waiting.no_fit_reason(view)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Take note of a change; whether there is something to decide now."""
+        """Process a change. Return whether there is something to decide now."""
         self.line_up.now = now
         self._handlers[event.key.kind](event)
         return self.line_up.has_work() or self._views.has_changed
 
     def look_anew(self, reader: Reader, now: Instant) -> None:
-        """Look again at Workloads of which something else is true though they did not change."""
+        """Update unchanged Workloads whose view changed with a LimitRange or RuntimeClass."""
         if not self._views.has_changed:
             return
         self.line_up.now = now
@@ -87,25 +88,25 @@ class AdmissionIndex:
                 self.book.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Wake whom changes, or time, may help; then the heads of all ClusterQueues that can admit."""
+        """Reactivate marked or due Workloads, then return the heads of all ClusterQueues that can admit."""
         self.line_up.now = now
         self.snapshot.settle()
-        if self.snapshot.rebuilds != self._rebuilds:  # whoever settled it
+        if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
             self._rebuilds = self.snapshot.rebuilds
             self.line_up.rouse_all()
         self.line_up.wake_due()
         return self.line_up.heads()
 
     def is_terminating(self, name: str) -> bool:
-        """Whether a ClusterQueue is to go."""
+        """Report whether a ClusterQueue is being deleted."""
         return name in self._terminating
 
     def readiness(self, name: str) -> Readiness:
-        """Whether a ClusterQueue can admit, and why not."""
+        """Return whether a ClusterQueue can admit, with the reason."""
         return self.readiness_with(self.snapshot.queues[name].view)
 
     def readiness_with(self, view: ClusterQueueView) -> Readiness:
-        """Whether a ClusterQueue could admit if it were so, and why not."""
+        """Return whether a hypothetical ClusterQueue could admit, with the reason."""
         return readiness_of(
             view,
             terminating=view.name in self._terminating,
@@ -114,31 +115,31 @@ class AdmissionIndex:
         )
 
     def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """The view of a Workload as it might be; `real` is that of the one there is."""
+        """Return the view of a hypothetical Workload; `real` is the view of the existing one."""
         return self._views.imagined(obj, real)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
-        """All that wait in a ClusterQueue, in the order of their turn; None if there is no such queue."""
+        """Return all pending Workloads of a ClusterQueue in queue order; None if it does not exist."""
         waiting = self.line_up.pending.get(cluster_queue)
         return None if waiting is None else waiting.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """The first of those that wait in a ClusterQueue, in the order of their turn."""
+        """Return the first pending Workloads of a ClusterQueue in queue order."""
         waiting = self.line_up.pending.get(cluster_queue)
         return [] if waiting is None else waiting.first(count)
 
     def count_pending(self, cluster_queue: str) -> int:
-        """How many wait in a ClusterQueue."""
+        """Return the number of pending Workloads of a ClusterQueue."""
         waiting = self.line_up.pending.get(cluster_queue)
         return 0 if waiting is None else len(waiting)
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
-        """How many have their turn before a Workload; None if it does not wait there."""
+        """Return the number of Workloads ahead of a Workload; None if it is not pending there."""
         waiting = self.line_up.pending.get(cluster_queue)
         return None if waiting is None or waiting.get(workload) is None else waiting.place_of(workload)
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """The ClusterQueue of a LocalQueue; None if there is no such queue."""
+        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
         found = self.book.local_queues.get(f"{namespace}/{local_queue}")
         return None if found is None else found.cluster_queue
 

@@ -1,7 +1,7 @@
-"""All that a scheduling cycle looks at: queues, Cohorts, flavors, and who holds what.
+"""Snapshot: the queues, Cohorts, flavors and quota holders that a scheduling cycle reads.
 
-One snapshot lives as long as the scheduler; between cycles it is kept up to date, and whatever a cycle tries inside
-`what_if()` is undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
+One snapshot exists for the lifetime of the scheduler and is updated between cycles. Changes that a cycle makes inside
+`what_if()` are undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
 from batchyard.scheduling.flavor_requests import Coverage, Group, Obstacles
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 
-# --- forest ---
+# --- cohort forest ---
 #
 # The trees of Cohorts and ClusterQueues, built from their specs.
 #
-# Cohorts exist by their object or by being named (then without quota of their own). A Cohort whose parents lead into a
-# cycle has no parent here, and no ClusterQueue below it a Cohort. Flavor-resource pairs are numbered on first use.
+# A Cohort exists if it has an object or is referenced (then without quota of its own). A Cohort whose parents form a
+# cycle has no parent here, and ClusterQueues below it have no Cohort. Flavor-resource pairs are numbered on first use.
 # Source: Kueue's pkg/cache/hierarchy.
 
 
@@ -26,17 +26,17 @@ NO_COHORT: Final = ""
 
 
 class Forest:
-    """All trees."""
+    """The Cohort nodes of all trees, and the ids of flavor-resource pairs."""
 
     def __init__(self) -> None:
         self.cohorts: dict[str, QuotaNode] = {}
-        #: The names of flavor-resource ids: (flavor, resource).
+        #: The flavor and resource of each flavor-resource id.
         self.names: list[tuple[str, str]] = []
         self._ids: dict[tuple[str, str], int] = {}
         self._views: dict[str, CohortView] = {}
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """The id of a flavor-resource pair, made on first use."""
+        """Return the id of a flavor-resource pair; it is assigned on first use."""
         pair = (flavor, resource)
         known = self._ids.get(pair)
         if known is None:
@@ -57,11 +57,11 @@ class Forest:
                 self.id_of(quota.flavor, quota.resource)
 
     def remove_cohort(self, name: str) -> bool:
-        """Forget a Cohort's object; it lives on without quota while somebody names it. Whether there was one."""
+        """Remove a Cohort's object; it stays without quota while referenced. Return whether it existed."""
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:
-        """Whether the parents of a Cohort lead into a cycle."""
+        """Report whether the parents of a Cohort form a cycle."""
         seen: dict[str, None] = {}
         while cohort != NO_COHORT:
             if cohort in seen:
@@ -72,7 +72,7 @@ class Forest:
         return False
 
     def set_quotas(self, node: QuotaNode, groups: Iterable[ResourceGroup]) -> None:
-        """Give a node its own quotas and limits."""
+        """Set a node's own quotas and limits."""
         node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
         for group in groups:
             for quota in group.quotas:
@@ -84,7 +84,7 @@ class Forest:
                     node.lending_limit[fr] = quota.lending_limit
 
     def rebuild(self, queues: Iterable[ClusterQueue]) -> None:
-        """Make all trees again; the queues come in order of name."""
+        """Rebuild all trees; the queues come in order of name."""
         width = len(self.names)
         self.cohorts = {}
         for name in sorted(self._views):
@@ -105,7 +105,7 @@ class Forest:
             refresh_tree(root)
 
     def _cohort(self, name: str) -> QuotaNode:
-        """The node of a Cohort; on first use it is made, and its ancestors with it."""
+        """Return the node of a Cohort; create it and its ancestors on first use."""
         made: list[QuotaNode] = []
         found = self.cohorts.get(name)
         above = name
@@ -129,12 +129,12 @@ class Forest:
         return found or made[0]
 
 
-#: What was tried: whose usage was added (1) or taken away (-1), and the Workload that was taken out with it, if any.
+#: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
 Trial: TypeAlias = tuple[ClusterQueue, Admitted | None, Usage, int]
 
 
 class WhatIf:
-    """A block whose changes are undone at its end, whatever happens. Blocks nest."""
+    """A block whose changes are undone at its end, even after an exception. Blocks nest."""
 
     __slots__ = ("_mark", "_snapshot")
 
@@ -149,26 +149,26 @@ class WhatIf:
 
 
 class Snapshot:
-    """See the module. `settle()` before reading, after any change of queues, Cohorts or flavors."""
+    """The state that decisions read. Call `settle()` after changes of queues, Cohorts or flavors, before reading."""
 
     def __init__(self) -> None:
         self.forest = Forest()
         self.flavors: dict[str, Flavor] = {}
         self.obstacles = Obstacles(self.flavors)
         self.queues: dict[str, ClusterQueue] = {}
-        #: The ClusterQueue of a leaf.
+        #: The ClusterQueue of each leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
-        #: By the resources and flavors of each group; those that no ClusterQueue has any more go when it settles.
+        #: By the resources and flavors of each group; unused ones are dropped in `settle()`.
         self._coverages: dict[object, Coverage] = {}
         self._assigned: dict[str, Admitted] = {}
         self._trials: list[Trial] = []
         self._depth = 0
         self._dirty = False
-        #: The trees whose quotas or members change, as they were, and the queues and Cohorts that change there.
+        #: Trees (by their old ids), queues and Cohorts with changed quotas or members.
         self._changed_trees: dict[str, None] = {}
         self._changed_queues: dict[str, None] = {}
         self._changed_cohorts: dict[str, None] = {}
-        #: How often the trees were rebuilt.
+        #: The number of rebuilds of the trees.
         self.rebuilds = 0
 
     @property
@@ -181,7 +181,7 @@ class Snapshot:
         """The flavor and resource of each flavor-resource id."""
         return self.forest.names
 
-    # Changes that last.
+    # Permanent changes.
 
     def put_queue(self, view: ClusterQueueView) -> ClusterQueue:
         """Add or change a ClusterQueue; its Workloads stay."""
@@ -200,7 +200,7 @@ class Snapshot:
         return queue
 
     def remove_queue(self, name: str) -> None:
-        """Forget a ClusterQueue and whoever holds quota in it."""
+        """Remove a ClusterQueue and its quota holders."""
         queue = self.queues.pop(name, None)
         if queue is not None:
             self._changed_trees[queue.node.tree] = None
@@ -216,7 +216,7 @@ class Snapshot:
         self._dirty = True
 
     def remove_cohort(self, name: str) -> None:
-        """Forget a Cohort's object; it lives on without quota while somebody names it."""
+        """Remove a Cohort's object; it stays without quota while it is referenced."""
         self._note_cohort(name)
         self._dirty |= self.forest.remove_cohort(name)
 
@@ -226,12 +226,12 @@ class Snapshot:
         self._forget_plans()
 
     def remove_flavor(self, name: str) -> None:
-        """Forget a ResourceFlavor."""
+        """Remove a ResourceFlavor."""
         self.flavors.pop(name, None)
         self._forget_plans()
 
     def hold(self, workload: Admitted) -> None:
-        """Count a Workload that holds quota, anew if it was counted already."""
+        """Count a Workload that holds quota; replace its previous entry, if any."""
         self.release(workload.key)
         workload.queue.put(workload)
         self._assigned[workload.key] = workload
@@ -239,12 +239,12 @@ class Snapshot:
 
     @staticmethod
     def confirm(workload: Admitted) -> None:
-        """What is held already was counted as it should be. An older flavor search is started over, as in hold()."""
+        """Confirm that a counted Workload is correct. Older flavor searches start over, as after hold()."""
         workload.queue.generation += 1
 
     def release(self, key: str) -> Admitted | None:
-        """Count a Workload no more; returns what it held, or None."""
-        invariant(self._depth == 0, "what lasts is not tried")
+        """Stop counting a Workload. Return its entry, or None."""
+        invariant(self._depth == 0, "permanent changes are not allowed inside a what_if()")
         workload = self._assigned.pop(key, None)
         if workload is not None:
             queue = workload.queue
@@ -254,11 +254,11 @@ class Snapshot:
         return workload
 
     def holder(self, key: str) -> Admitted | None:
-        """The Workload of that key if it holds quota."""
+        """Return the Workload of that key if it holds quota."""
         return self._assigned.get(key)
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """The id of a flavor-resource pair, made on first use."""
+        """Return the id of a flavor-resource pair; it is assigned on first use."""
         before = len(self.names)
         fr = self.forest.id_of(flavor, resource)
         self._dirty |= len(self.names) > before
@@ -276,14 +276,14 @@ class Snapshot:
         self._coverages = {content: coverage for content, coverage in self._coverages.items() if coverage in used}
 
     def _note_cohort(self, name: str) -> None:
-        """A Cohort changes."""
+        """Record a changed Cohort."""
         known = self.cohorts.get(name)
         if known is not None:
             self._changed_trees[known.tree] = None
         self._changed_cohorts[name] = None
 
     def _renew_generations(self) -> None:
-        """Outdate the flavor searches in trees whose quotas or members have changed; other edits of a queue do not."""
+        """Invalidate flavor searches in trees with changed quotas or members; other edits of a queue do not."""
         trees = self._changed_trees
         trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
         trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
@@ -292,10 +292,10 @@ class Snapshot:
                 queue.generation += 1
         self._changed_trees, self._changed_queues, self._changed_cohorts = {}, {}, {}
 
-    # What the trees tell.
+    # Queries on the trees.
 
     def queues_below(self, node: QuotaNode) -> list[ClusterQueue]:
-        """All ClusterQueues of a subtree."""
+        """Return all ClusterQueues of a subtree."""
         found, nodes = [], [node]
         for step in nodes:
             queue = self.queue_of.get(step)
@@ -306,22 +306,22 @@ class Snapshot:
 
     @staticmethod
     def path_of(queue: ClusterQueue) -> str:
-        """Where a ClusterQueue is in its tree: `/company/team/queue`."""
+        """Return the path of a ClusterQueue in its tree: `/company/team/queue`."""
         return "/" + "/".join(node.name for node in queue.node.path)
 
-    # Changes that are undone.
+    # Tentative changes.
 
     def what_if(self) -> WhatIf:
-        """Undo every change made inside the block, whatever happens. Blocks nest."""
+        """Return a context that undoes every change made inside it, even after an exception. Contexts nest."""
         return WhatIf(self)
 
     def begin(self) -> int:
-        """Begin to try things; returns where to go back to with undo_to()."""
+        """Begin tentative changes. Return the mark for undo_to()."""
         self._depth += 1
         return len(self._trials)
 
     def undo_to(self, mark: int) -> None:
-        """Undo what was tried since begin()."""
+        """Undo all changes since begin()."""
         trials = self._trials
         while len(trials) > mark:
             queue, workload, usage, sign = trials.pop()
@@ -331,24 +331,24 @@ class Snapshot:
         self._depth -= 1
 
     def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
-        """Count usage of nobody in particular, inside a what_if()."""
+        """Add usage without a Workload, inside a what_if()."""
         self._try(queue, None, usage, 1)
 
     def remove_usage(self, queue: ClusterQueue, usage: Usage) -> None:
-        """Take usage away, inside a what_if()."""
+        """Subtract usage, inside a what_if()."""
         self._try(queue, None, usage, -1)
 
     def remove_workload(self, workload: Admitted) -> None:
-        """Take a Workload out, inside a what_if()."""
+        """Remove a Workload, inside a what_if()."""
         self._try(workload.queue, workload, workload.usage, -1)
         workload.queue.take(workload.key)
 
     def _try(self, queue: ClusterQueue, taken: Admitted | None, usage: Usage, sign: int) -> None:
-        assert self._depth > 0, "tried outside a what_if()"
+        assert self._depth > 0, "tentative change outside a what_if()"
         self._trials.append((queue, taken, usage, sign))
         change_usage(queue.node, usage, sign)
 
-    # Building.
+    # Internal helpers.
 
     def _count(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         if not self._dirty:
@@ -359,7 +359,7 @@ class Snapshot:
             node.usage[fr] += sign * amount
 
     def _coverage(self, groups: tuple[ResourceGroup, ...]) -> Coverage:
-        """That of these groups, shared by all ClusterQueues with such groups."""
+        """Return the coverage of these groups, shared by all ClusterQueues with equal groups."""
         content = tuple([(group.resources, group.flavors) for group in groups])
         known = self._coverages.get(content)
         if known is None:

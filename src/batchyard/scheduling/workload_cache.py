@@ -1,9 +1,9 @@
-"""The Workloads: who holds what, who waits where, told from their watch events.
+"""Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 
-Source: Kueue's workload event handlers in pkg/controller/core. One thing is mended: upstream wakes nobody when a
-Workload whose LocalQueue is gone or stopped gives quota back; those parked wait for the next release, and for ever if
-there is none. Here they are woken at once if nobody is left whose end would wake them, and after a grace period
-otherwise.
+Source: Kueue's workload event handlers in pkg/controller/core. One upstream defect is fixed. When a Workload whose
+LocalQueue is deleted or stopped releases quota, upstream reactivates no parked Workload. They wait for the next
+release, or forever if there is none. Here they are reactivated at once if no holder is left whose end would do so, else
+after a grace period.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,14 +21,14 @@ from batchyard.scheduling.queue_manager import LineUp
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- tally ---
+# --- queue counts ---
 #
-# How many Workloads reserve quota in a queue, how many are admitted, and how much they use.
+# The numbers of Workloads that reserve quota or are admitted in a queue, and their usage.
 
 
 @dataclass(slots=True)
 class Count:
-    """One queue's figures; amounts by flavor-resource id."""
+    """The counts of one queue; amounts by flavor-resource id."""
 
     reserving: int = 0
     admitted: int = 0
@@ -37,13 +37,13 @@ class Count:
 
 
 class Tally:
-    """Figures by queue name."""
+    """The counts by queue name."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Count] = {}
 
     def get(self, queue: str) -> Count:
-        """A queue's figures."""
+        """Return a queue's counts."""
         return self._counts.get(queue) or Count()
 
     def add(self, queue: str, held: Admitted) -> None:
@@ -54,13 +54,13 @@ class Tally:
         self._change(count, held, 1)
 
     def remove(self, queue: str, held: Admitted) -> None:
-        """Count a Workload no more."""
+        """Stop counting a Workload."""
         count = self._counts.get(queue)
         if count is not None:
             self._change(count, held, -1)
 
     def forget(self, queue: str) -> None:
-        """Forget a queue."""
+        """Drop a queue."""
         self._counts.pop(queue, None)
 
     @staticmethod
@@ -75,14 +75,14 @@ class Tally:
                 table[fr] = table.get(fr, 0) + sign * amount
 
 
-#: How long quota may lie free without anybody being woken by its release.
+#: How long released quota may stay free without a reactivation of parked Workloads.
 GRACE: Final = 5 * MINUTE
 
 _DELETED: Final = EventType.DELETED
 
 
 class WorkloadBook:
-    """See the module."""
+    """The Workloads by LocalQueue, their counts, and admissions that are not confirmed by watch events yet."""
 
     def __init__(
         self, snapshot: Snapshot, line_up: LineUp, view_of: Callable[[Obj], WorkloadView] = workload_view
@@ -91,13 +91,13 @@ class WorkloadBook:
         self.snapshot = snapshot
         self.line_up = line_up
         self.local_queues: dict[str, LocalQueueView] = {}
-        #: Who reserves and uses what, by ClusterQueue and by LocalQueue.
+        #: Reserved and used quota, by ClusterQueue and by LocalQueue.
         self.queue_tally = Tally()
         self.local_tally = Tally()
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
-        #: Admissions that count although their watch event is still to come.
+        #: Counted admissions whose watch events have not arrived yet.
         self._assumed: dict[str, None] = {}
 
     def fill_from(self, local: LocalQueueView) -> None:
@@ -112,14 +112,14 @@ class WorkloadBook:
             self.line_up.show_new(local.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
-        """A ClusterQueue is gone, and whatever was held in it."""
+        """Remove a deleted ClusterQueue and its quota holders."""
         for held in self.snapshot.queues[cluster_queue].workloads.values():
             self.local_tally.remove(held.local_queue, held)
         self.queue_tally.forget(cluster_queue)
         self.snapshot.remove_queue(cluster_queue)
 
     def waiting_in(self, local_queue: str) -> int:
-        """How many Workloads of a LocalQueue would be in line, were there a ClusterQueue."""
+        """Return the number of Workloads of a LocalQueue that would be in line if its ClusterQueue existed."""
         found = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in found)
 
@@ -134,22 +134,22 @@ class WorkloadBook:
         self._assumed[decision.head.workload.key] = None
 
     def view(self, key: str) -> WorkloadView | None:
-        """An unfinished Workload, wherever it stands; None if there is none of that key."""
+        """Return an unfinished Workload; None if it does not exist."""
         return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
 
     def views(self) -> Iterator[WorkloadView]:
-        """All unfinished Workloads."""
+        """Return all unfinished Workloads."""
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
     def assumes(self) -> bool:
-        """Whether an admission counts of which nothing was told yet."""
+        """Whether an admission is counted that no watch event has confirmed."""
         return bool(self._assumed)
 
     def take_back(self) -> None:
-        """Count the admissions no more that were refused when they were written: nothing was told of them.
+        """Stop counting admissions whose write was rejected, because no watch event confirmed them.
 
-        To be asked when all that was written has been told.
+        Call this when the watch events of all writes have been processed.
         """
         refused, self._assumed = self._assumed, {}
         for key in refused:
@@ -160,14 +160,14 @@ class WorkloadBook:
                 self._enqueue(view)
 
     def count_holders(self, cluster_queue: str) -> None:
-        """Count those who held quota in a ClusterQueue before it was seen."""
+        """Count Workloads that held quota in a ClusterQueue before it was observed."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
                 if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
                     self._reserve(view, None)
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change of a Workload."""
+        """Process a change of a Workload."""
         view = self._view_of(event.obj)
         if self._assumed and view.quota_reserved:
             self._assumed.pop(view.key, None)
@@ -190,7 +190,7 @@ class WorkloadBook:
             self.dequeue(view.key)
 
     def _sort_in(self, view: WorkloadView) -> None:
-        """Keep the Workload with its LocalQueue."""
+        """Store the Workload under its LocalQueue."""
         before = self._queue_of.get(view.key)
         if before is not None and before != view.queue:
             self.dequeue(view.key)
@@ -199,7 +199,7 @@ class WorkloadBook:
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
     def _leave(self, view: WorkloadView) -> None:
-        """A finished or inactive Workload neither waits nor holds."""
+        """Remove a finished or inactive Workload from its queue, and release its quota."""
         self.dequeue(view.key)
         self._wake_for(view.key)
         self._release(view.key)
@@ -207,7 +207,7 @@ class WorkloadBook:
             self._workloads[view.queue].pop(view.key, None)
 
     def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
-        """Count what the Workload holds as its status has it."""
+        """Count the quota that the Workload's status reserves."""
         self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
         if queue is None:
@@ -243,7 +243,7 @@ class WorkloadBook:
     def _hold(self, held: Admitted) -> None:
         known = self.snapshot.holder(held.key)
         if known is not None and known.is_like(held):
-            self.snapshot.confirm(known)  # an admission that was counted before it was written
+            self.snapshot.confirm(known)  # an admission counted before it was written
         else:
             self._untally(known)
             self.snapshot.hold(held)
@@ -272,10 +272,10 @@ class WorkloadBook:
         local = self.local_queues.get(self._queue_of.get(key, ""))
         waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
         if waiting is not None and waiting.remove(key):
-            self.line_up.show_new(waiting.name)  # the next one may be first now
+            self.line_up.show_new(waiting.name)  # the head may have changed
 
     def _wake_for(self, key: str) -> None:
-        """Wake the tree in which a Workload holds, or may have held, quota."""
+        """Mark the tree in which a Workload holds, or may have held, quota."""
         if self._is_open(self._queue_of.get(key, "")):
             self.line_up.wake(self.local_queues[self._queue_of[key]].cluster_queue)
             return
@@ -290,13 +290,13 @@ class WorkloadBook:
             self.line_up.wake(held.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
-        """Whether a LocalQueue is there and not stopped."""
+        """Report whether a LocalQueue exists and is not stopped."""
         local = self.local_queues.get(local_queue)
         return local is not None and local.stop_policy == "None"
 
 
 def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> Admitted:
-    """What a Workload holds once a decision is carried out."""
+    """Return the quota holder that results from an admission."""
     chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted)
@@ -315,7 +315,7 @@ def _admitted(
         view.key,
         view.uid,
         queue,
-        tuple(sorted(usage)),  # in one order, whoever asks
+        tuple(sorted(usage)),  # a fixed order
         chosen,
         view.priority,
         view.queued,
@@ -324,4 +324,4 @@ def _admitted(
         is_admitted,
         view.queue,
         view.boost,
-    )  # not by name: that costs more than all else here
+    )  # positional arguments, because keyword arguments dominate the cost here

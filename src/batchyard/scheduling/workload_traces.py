@@ -1,14 +1,13 @@
-"""The lives of Workloads as traces: one for each, with a span for every phase that it went through.
+"""Traces of Workloads: one trace per Workload, with a span for each of its phases.
 
-    queued             until quota is reserved, once for every time that it waits
-    admission checks   from then on until it is admitted
-    starting           until its pods are ready, where that is told
-    running            until it ends, or is evicted
-    stopping           from the eviction until its quota is free
+    queued             until quota is reserved, once for each time it is pending
+    admission checks   from then until it is admitted
+    starting           until its pods are ready, if PodsReady is reported
+    running            until it finishes or is evicted
+    stopping           from the eviction until its quota is released
 
-A preemption is an event of the phase that it ends, with a link to the life of the preemptor. Ids follow from uids, so
-that a trace goes on after a restart; of the phase that was under way then it is known when it began as far as the
-object tells.
+A preemption is an event of the phase that it ends, with a link to the preemptor's trace. Ids are derived from uids, so
+a trace continues after a restart. The start of the current phase is then taken from the object, as far as known.
 """
 
 import hashlib
@@ -29,13 +28,13 @@ from batchyard.scheduling.workload.lifecycle import EVICTED_BY_PREEMPTION
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 _LIFE: Final = "workload"
-#: A life of more Workloads is not followed: those that come later have no trace.
+#: With this many Workloads traced, later ones have no trace.
 _FOLLOWED_MAX: Final = 200_000
 
 
 @dataclass(slots=True)
 class _Phase:
-    """What a Workload goes through at present."""
+    """The current phase of a Workload."""
 
     name: str
     since: Instant
@@ -45,7 +44,7 @@ class _Phase:
 
 
 class LifeSpans:
-    """See the module. A listener of changes."""
+    """A change listener that emits a span when a phase or a Workload ends."""
 
     def __init__(self, now: Callable[[], Instant], emit: Callable[[Span], None]) -> None:
         self._now = now
@@ -53,7 +52,7 @@ class LifeSpans:
         self._phases: dict[str, _Phase] = {}
 
     def observe(self, batch: Iterable[WatchEvent]) -> None:
-        """Take note of changes."""
+        """Process changes."""
         for event in batch:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
@@ -81,14 +80,14 @@ class LifeSpans:
 
 
 def trace_of(uid: str) -> str:
-    """The id of the trace of what has that uid."""
+    """Return the trace id of an object's uid."""
     digits = uid.replace("-", "").lower()
     is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
     return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
 
 
 def root_of(uid: str) -> str:
-    """The id of the span of a whole life."""
+    """Return the id of the root span of a Workload."""
     return _digest(f"{uid} {_LIFE}")[:_SPAN_DIGITS]
 
 
@@ -108,7 +107,7 @@ def _phase_of(obj: Obj) -> str:
 
 
 def _since(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """When the phase began that a Workload is in when it is seen first."""
+    """Return when the current phase of a Workload began that is observed for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)

@@ -169,7 +169,7 @@ def test_one_that_was_preempted_is_told_who_was_not_taken_and_why() -> None:
     holders = [workload("first", priority=1), at(workload("second", priority=0), "1s")]
     found = world(FLAVOR, queue, LOCAL, *holders, at(workload("urgent", priority=9), "30s"))
     told = why(found, "second")["preemption"]
-    assert told["alternatives"] == ["team/first was not taken: its priority 1 is higher"]
+    assert told["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
 
 
 def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
@@ -191,7 +191,7 @@ def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
         (make.job(queue=None, suspend=False), "has no label kueue.x-k8s.io/queue-name"),
         (
             make.job(queue=None, suspend=False, annotations={"kueue.x-k8s.io/queue-name": "lq"}),
-            "lq is given as an annotation: make that a label",
+            "lq is set as an annotation and must be a label",
         ),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_queue_tells_its_head_and_what_it_lends() -> None:
     found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
     told = why(found, "cq", scheme.CLUSTER_QUEUE, "")
     assert (told["state"], told["binding"]["limit"]) == ("Active", "nominal")
-    assert "at the front team/wl" in told["summary"]
+    assert "at the head team/wl" in told["summary"]
     assert told["quotas"][0]["lent"] == "3"
     assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 

@@ -1,9 +1,8 @@
-"""Jobs of batch/v1, as Kubernetes's Job controller treats them: pure functions from a Job and its pods to what is next.
+"""Job controller for batch/v1 Jobs, as in Kubernetes; decisions are pure functions of a Job and its pods.
 
-spec, pods   what the Job asks for, and what its pods say
-standing     how the Job stands: what is on record, and what came since
-verdict      whether it is to end, and why
-scaling      how many pods it should have, and which are too many
-tracking     how each pod that ends is counted exactly once
-plan         all of these together
+spec, observed       the spec with defaults, and the state of the Job and its pods
+completion           whether the Job is to end, and why
+parallelism          how many pods it should have, and which are surplus
+finalizer_tracking   counts each terminated pod exactly once
+plan                 combines all of these
 """

@@ -1,7 +1,7 @@
-"""Whether a Job is to end, and why.
+"""Completion of a Job: whether it is to end, and why.
 
-A verdict is first put on record as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed
-or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
+The outcome is first recorded as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed or
+Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from batchyard.jobs.job.spec import JobSpec, Rule, Spans, in_common, parsed, tot
 
 # --- success policy ---
 #
-# When a Job's successPolicy is met. Source: pkg/controller/job/success_policy.go of Kubernetes.
+# Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
 def rule_met(spec: JobSpec, succeeded: Spans) -> int | None:
-    """The number of the first rule that the succeeded indexes meet."""
+    """Return the number of the first rule that the succeeded indexes meet."""
     if succeeded:
         for number, rule in enumerate(spec.success_rules):
             if _is_met(rule, succeeded, spec.completions or 0):
@@ -31,7 +31,7 @@ def rule_met(spec: JobSpec, succeeded: Spans) -> int | None:
 
 
 def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
-    """All the indexes that a rule names succeeded, or as many as it asks for: of these, or of all if it names none."""
+    """Report whether all indexes of a rule succeeded, or its required count of them (of all if it lists none)."""
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
         return count is not None and total(succeeded) >= count
@@ -42,7 +42,7 @@ def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _parsed_once(text: str, completions: int) -> Spans:
-    """The indexes of a rule, which may be 64 KB of them: a Job is looked at as often as its pods change."""
+    """Parse the indexes of a rule, up to 64 KB; cached, because a Job is reconciled on every change of its pods."""
     return parsed(text, completions)
 
 
@@ -51,7 +51,7 @@ SUCCESS_CRITERIA_MET: Final = "SuccessCriteriaMet"
 
 
 class Verdict(NamedTuple):
-    """How a Job is to end."""
+    """The outcome of a Job that is to end."""
 
     succeeded: bool
     reason: str
@@ -59,12 +59,12 @@ class Verdict(NamedTuple):
 
     @property
     def interim(self) -> str:
-        """The type of the condition that puts it on record."""
+        """The type of the interim condition that records it."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
     def final(self) -> str:
-        """The type of the condition that ends the Job."""
+        """The type of the terminal condition of the Job."""
         return "Complete" if self.succeeded else "Failed"
 
 
@@ -78,7 +78,7 @@ _FAILED_INDEXES: Final = Verdict(False, "FailedIndexes", "Job has failed indexes
 
 
 def recorded_verdict(standing: Standing) -> Verdict | None:
-    """The verdict on record. It is final, whatever happens afterwards."""
+    """Return the recorded outcome. It is final."""
     for succeeded, kind in ((True, SUCCESS_CRITERIA_MET), (False, FAILURE_TARGET)):
         condition = find_condition(standing.status, kind)
         if condition is not None and condition["status"] == "True":
@@ -87,7 +87,7 @@ def recorded_verdict(standing: Standing) -> Verdict | None:
 
 
 def new_verdict(standing: Standing, started: Instant | None, now: Instant) -> Verdict | None:
-    """What ends the Job now; that it has all its completions is for later to see, when its pods have been looked at."""
+    """Return the outcome if the Job is to end now; completion is checked later, after its pods are processed."""
     spec = standing.spec
     message = _failing_message(standing)
     if message is not None:
@@ -101,7 +101,7 @@ def new_verdict(standing: Standing, started: Instant | None, now: Instant) -> Ve
 
 
 def deadline(standing: Standing, started: Instant | None) -> Instant | None:
-    """When the Job will have been active too long."""
+    """Return when the active deadline of the Job expires."""
     spec = standing.spec
     if spec.active_deadline is None or started is None or spec.suspended:
         return None
@@ -109,7 +109,7 @@ def deadline(standing: Standing, started: Instant | None) -> Instant | None:
 
 
 def _failing_message(standing: Standing) -> str | None:
-    """What the failure policy says of the first pod for which the whole Job fails."""
+    """Return the failure policy's message for the first pod that fails the whole Job."""
     rules = standing.spec.failure_rules
     for pod in standing.pods if rules else ():
         if has_failed(pod, standing.spec) and (message := judgement(rules, pod.obj).message) is not None:
@@ -118,7 +118,7 @@ def _failing_message(standing: Standing) -> str | None:
 
 
 def _restarted_too_often(standing: Standing) -> bool:
-    """Whether containers that are restarted in their pods have used up the limit of failures."""
+    """Report whether container restarts within pods have used up the backoff limit."""
     if not standing.spec.restarts_in_place:
         return False
     restarts = 0
@@ -131,7 +131,7 @@ def _restarted_too_often(standing: Standing) -> bool:
 
 
 def _index_verdict(standing: Standing) -> Verdict | None:
-    """What the indexes that failed for good, or succeeded, mean for the Job."""
+    """Return the outcome that follows from the failed or succeeded indexes."""
     spec, failed = standing.spec, total(standing.failed_indexes)
     if spec.max_failed_indexes is not None and failed > spec.max_failed_indexes:
         return _TOO_MANY_INDEXES
@@ -143,15 +143,14 @@ def _index_verdict(standing: Standing) -> Verdict | None:
 
 # --- conditions ---
 #
-# The conditions of a Job, as its controller writes them, with the events that go with them.
+# The conditions of a Job, as its controller writes them, with their Events.
 #
-# They differ from those of other kinds: a change of the reason alone is a transition too, and False is not noted of
-# what
-# never was. Source: ensureJobConditionStatus in Kubernetes's pkg/controller/job.
+# Unlike for other kinds, a change of only the reason is a transition too, and False is not recorded for a condition
+# that never was True. Source: ensureJobConditionStatus in Kubernetes's pkg/controller/job.
 
 
 class Told(NamedTuple):
-    """An event about the Job."""
+    """An Event about the Job."""
 
     type: str
     reason: str
@@ -159,20 +158,20 @@ class Told(NamedTuple):
 
 
 class JobConditions:
-    """The conditions of one status while they are rewritten."""
+    """The conditions of one status during an update."""
 
     def __init__(self, status: Mapping[str, Any], now: Instant) -> None:
-        #: By type, in the order in which they stand in the status.
+        #: By type, in the order of the status.
         self._conditions: dict[str, Condition] = {c["type"]: c for c in status.get("conditions") or ()}
         self._time = format_time(now)
         self.told: list[Told] = []
 
     def listed(self) -> Sequence[Condition]:
-        """All of them."""
+        """Return all conditions."""
         return list(self._conditions.values())
 
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
-        """Set a condition; whether that changed it."""
+        """Set a condition. Return whether it changed."""
         old = self._conditions.get(kind)
         said = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and said.items() <= old.items()):
@@ -181,13 +180,13 @@ class JobConditions:
         return True
 
     def set_suspended(self, suspended: bool) -> None:
-        """Say whether the Job is suspended; of one that never was nothing is said."""
+        """Set the Suspended condition; a Job that was never suspended gets none."""
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         if self.set("Suspended", suspended, reason, message):
             self.told.append(Told("Normal", reason.removeprefix("Job"), message))
 
     def end(self, verdict: Verdict, *, too_many: bool) -> None:
-        """End the Job; too many of its pods may have succeeded."""
+        """End the Job; `too_many` is whether more pods than needed succeeded."""
         self.set(verdict.final, True, verdict.reason, verdict.message)
         if not verdict.succeeded:
             self.told.append(Told("Warning", verdict.reason, verdict.message))

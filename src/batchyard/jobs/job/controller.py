@@ -1,6 +1,6 @@
-"""The Job controller: makes the pods of Jobs, counts how they end, and ends the Jobs.
+"""Job controller: creates the pods of Jobs, counts their terminations, and ends the Jobs.
 
-All is decided in batchyard.jobs.job; whose a pod is, in `claims`. Source: pkg/controller/job of Kubernetes.
+Decisions are in the other modules of batchyard.jobs.job. Source: pkg/controller/job of Kubernetes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
 
 # --- claims ---
 #
-# Which pods are a Job's: those that its selector selects, whoever made them.
+# Ownership of pods: a Job owns the pods that its selector matches.
 #
-# A pod of nobody that a Job selects becomes the Job's, and one of its own whose labels say something else is given up.
+# A Job adopts a matching orphan pod, and releases an own pod whose labels no longer match.
 # Source: PodControllerRefManager in Kubernetes's pkg/controller.
 
 
@@ -42,16 +42,16 @@ _DELETED: Final = EventType.DELETED
 
 
 class Claims:
-    """The pods of nobody, and the Jobs that may want them."""
+    """The orphan pods, and the Jobs that may adopt them."""
 
     def __init__(self) -> None:
-        #: By namespace and name of the Job whose label they have, and by namespace alone.
+        #: By namespace and name of the Job in their label, and by namespace alone.
         self._free_pods: dict[tuple[str, str], dict[Key, None]] = {}
-        #: By namespace, the unfinished Jobs that brought their own selectors.
+        #: By namespace, the unfinished Jobs with manual selectors.
         self._choosers: dict[str, dict[Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
-        """Take note of a change of a Job."""
+        """Process a change of a Job."""
         if not _chooses(event.obj):
             return
         choosers = self._choosers.setdefault(event.key.namespace, {})
@@ -61,7 +61,7 @@ class Claims:
             choosers[event.key] = None
 
     def observe_pod(self, event: WatchEvent) -> Iterable[Key]:
-        """Take note of a change of a pod; the Jobs that may want it, if it is nobody's."""
+        """Process a change of a pod. Return the Jobs that may adopt it, if it is an orphan."""
         namespace = event.key.namespace
         for name in () if event.old is None else _makers(event.old):
             self._free_pods.get((namespace, name), {}).pop(event.key, None)
@@ -73,7 +73,7 @@ class Claims:
         return [*named, *self._choosers.get(namespace, ())]
 
     def adoptions(self, job: Obj, reader: Reader) -> list[Obj]:
-        """The pods of nobody that a Job takes, as its own."""
+        """Return the orphan pods that a Job adopts, with the Job as their owner."""
         metadata = job["metadata"]
         free = self._free_pods.get((metadata.get("namespace", ""), "" if _chooses(job) else metadata["name"]))
         if not free or "deletionTimestamp" in metadata:
@@ -83,13 +83,13 @@ class Claims:
 
 
 def is_selected(pod: Obj, job: Obj) -> bool:
-    """Whether a Job's selector selects a pod."""
+    """Report whether a Job's selector matches a pod."""
     wanted = selector(with_selector(job)["spec"].get("selector"))
     return wanted is not None and wanted.matches(pod["metadata"].get("labels") or {})
 
 
 def may_be_strayed(event: WatchEvent, owner_uid: str) -> bool:
-    """Whether the labels of a pod may say that it is not its Job's; surely not where they are those of all its pods."""
+    """Report whether a pod's labels may not match its Job: they changed, or a new pod lacks the Job's uid label."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -98,19 +98,19 @@ def may_be_strayed(event: WatchEvent, owner_uid: str) -> bool:
 
 
 def given_up(pod: Obj, job: Obj) -> Obj:
-    """The pod as nobody's."""
+    """Return the pod without its owner."""
     uid = job["metadata"]["uid"]
     owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
     return untracked(with_metadata(pod, ownerReferences=owners or None))
 
 
 def _chooses(job: Obj) -> bool:
-    """Whether a Job brought its own selector, which may select any pod."""
+    """Report whether a Job has a manual selector, which may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
 def _makers(pod: Obj) -> Iterable[str]:
-    """The name of the Job that a pod says it is of, and "" for those that select by other labels."""
+    """Return the name of the Job in the pod's label, and "" for Jobs with manual selectors."""
     name = label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 
@@ -121,7 +121,7 @@ def _adopted(pod: Obj, job: Obj) -> Obj:
 
 
 class JobPods:
-    """See the module."""
+    """Runs the decisions for Jobs, from an index of their pods and of orphan pods."""
 
     name = "job-pods"
     rank = 0
@@ -130,11 +130,11 @@ class JobPods:
     def __init__(self) -> None:
         self._index = PodIndex()
         self._claims = Claims()
-        #: Jobs by the PriorityClass of their pods: without it none can be made.
+        #: Jobs by the PriorityClass of their pods; without the class no pods can be created.
         self._by_class: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Job, or that of the pod; a pod too that may have strayed, or is deleted, for its Job may be gone."""
+        """Return the Job, or the pod's Job; also a pod that may not match, or is deleted and may have no Job."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
@@ -157,7 +157,7 @@ class JobPods:
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Do what is next about a Job; or let a pod go that no Job counts."""
+        """Reconcile a Job, or release a pod that no Job counts."""
         obj = reader.get(key)
         if obj is None:
             return Outcome()
@@ -181,7 +181,7 @@ class JobPods:
         return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
 
     def _left(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Job whose pod is not its own any more."""
+        """Return the Job that a pod no longer belongs to."""
         owner = None if event.old is None else _job_of(event.old)
         if owner is None:
             return ()
@@ -199,13 +199,13 @@ class JobPods:
 
 
 def _job_of(pod: Obj) -> Mapping[str, Any] | None:
-    """The Job that controls a pod."""
+    """Return the Job that controls a pod."""
     owner = controller_of(pod)
     return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
 
 
 def _let_go(pod: Obj, reader: Reader) -> Outcome:
-    """Give a pod up that its Job does not select; let one go that is nobody's, or deleted and its Job is over."""
+    """Release a pod that its Job does not select; untrack an orphan, or a deleted pod of a finished Job."""
     owner = _job_of(pod)
     if owner is None:
         is_free = controller_of(pod) is None and is_tracked(pod)
@@ -218,9 +218,9 @@ def _let_go(pod: Obj, reader: Reader) -> Outcome:
 
 
 def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
-    """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again.
+    """Convert a plan to writes. Creations and deletions come first: if the rest is lost, it is computed again.
 
-    A pod that is refused stops no other.
+    A rejected pod does not block the others.
     """
     release = [Update(untracked(pod.obj)) for pod in todo.release]
     outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
@@ -242,7 +242,7 @@ def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
 
 
 def _told_of_refusal(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
-    """A pod is refused; that its Namespace is to go is no news."""
+    """Return an Event for a rejected pod, except if its Namespace is terminating."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")

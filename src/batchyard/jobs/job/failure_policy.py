@@ -1,4 +1,4 @@
-"""What a Job's podFailurePolicy makes of a failed pod.
+"""Pod failure policy of a Job: the action for a failed pod.
 
 Source: pkg/controller/job/pod_failure_policy.go of Kubernetes.
 """
@@ -15,7 +15,7 @@ _FAIL_JOB: Final = "FailJob"
 
 
 class Judgement(NamedTuple):
-    """The action of the first rule that matches; "" where none does, which counts as Count does."""
+    """The action of the first matching rule; "" if none matches, which is equivalent to Count."""
 
     action: str
     #: Why the Job fails, if it does.
@@ -23,7 +23,7 @@ class Judgement(NamedTuple):
 
 
 def judgement(rules: Sequence[Rule] | None, pod: Obj) -> Judgement:
-    """What becomes of a failed pod."""
+    """Return the action for a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
@@ -36,12 +36,12 @@ def judgement(rules: Sequence[Rule] | None, pod: Obj) -> Judgement:
 
 
 def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
-    """Whether a failed pod counts as a failure of the Job."""
+    """Report whether a failed pod counts as a failure of the Job."""
     return not rules or judgement(rules, pod).action != IGNORE
 
 
 def _exit_told(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
-    """Which container failed with one of these exit codes, those of the pod before its init containers."""
+    """Describe the container that failed with a matching exit code; init containers come last."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             ended = (container.get("state") or {}).get("terminated")
@@ -59,7 +59,7 @@ def _is_about(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
 
 
 def _condition_told(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
-    """Which condition of the pod is as one of the patterns says."""
+    """Describe the pod condition that matches one of the patterns."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):

@@ -1,10 +1,10 @@
-"""How each pod that ends is counted exactly once, whatever is lost on the way.
+"""Finalizer tracking: counts each terminated pod exactly once, even if writes are lost.
 
-1. Its end is put on record in the Job's status: the uid under `uncountedTerminatedPods`, or the completed index.
-2. Then it loses its finalizer.
-3. Then the count grows, in the write that takes the uid off the record.
+1. The termination is recorded in the Job's status: the uid under `uncountedTerminatedPods`, or the completed index.
+2. Then the pod's finalizer is removed.
+3. Then the counter is incremented, in the write that removes the uid from the record.
 
-Each step needs only what the step before it wrote, and is done again if it was lost. Source: Kubernetes's
+Each step depends only on what the previous step wrote, and is repeated if it was lost. Source: Kubernetes's
 pkg/controller/job (trackJobStatusAndRemoveFinalizers, canRemoveFinalizer, cleanUncountedPodsWithoutFinalizers).
 """
 
@@ -18,30 +18,35 @@ from batchyard.jobs.job.failure_policy import is_counted
 from batchyard.jobs.job.observed import JobPod, Standing, has_failed
 from batchyard.jobs.job.spec import contains, written
 
-#: How many uids a status may list, so that it stays small.
+#: The maximum number of uids in a status, to limit its size.
 UNCOUNTED_MAX: Final = 500
 
 
 class End(Enum):
-    """What a tracked pod is put on record as."""
+    """How the termination of a tracked pod is recorded."""
 
-    NOT_YET = auto()  # it is needed, or may still do something
+    NOT_YET = auto()  # it is needed, or may still run
     NOTHING = auto()
     SUCCESS = auto()
     FAILURE = auto()
 
 
-_NOT_YET, _NOTHING, _SUCCESS, _FAILURE = End.NOT_YET, End.NOTHING, End.SUCCESS, End.FAILURE  # slow to look up by name
+_NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
+    End.NOT_YET,
+    End.NOTHING,
+    End.SUCCESS,
+    End.FAILURE,
+)  # enum attribute access is slow
 
 
 def releasable(standing: Standing, verdict: Verdict | None) -> list[JobPod]:
-    """The tracked pods whose end is on record, with that verdict on record: they may lose their finalizer."""
+    """Return the tracked pods whose termination is recorded under that outcome: their finalizer may be removed."""
     ends = [(pod, _end(pod, standing, verdict)) for pod in standing.pods if pod.tracked]
     return [pod for pod, end in ends if end is not _NOT_YET and _is_recorded(pod, end, standing)]
 
 
 def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
-    """The fields of the status that tell of ended pods, with all ends on record that are due."""
+    """Return the status fields about terminated pods, with all due terminations recorded."""
     ends = {pod.uid: _end(pod, standing, verdict) for pod in standing.pods if pod.tracked}
     spec, uncounted = standing.spec, standing.status.get("uncountedTerminatedPods") or {}
     fields: dict[str, Any] = {}
@@ -51,7 +56,7 @@ def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
         kept = [uid for uid in known if uid in ends]
         fields[field] = standing.status.get(field, 0) + len(known) - len(kept)
         listed.append(kept + [uid for uid, end in ends.items() if end is kind and uid not in known])
-    if spec.indexed:  # each index is a record by itself
+    if spec.indexed:  # each index is its own record
         listed[0] = []
         fields |= {"succeeded": standing.succeeded, "completedIndexes": written(standing.succeeded_indexes)}
     if spec.backoff_limit_per_index is not None:
@@ -60,7 +65,7 @@ def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
 
 
 def _end(pod: JobPod, standing: Standing, verdict: Verdict | None) -> End:
-    """What a tracked pod is to be put on record as."""
+    """Return how the termination of a tracked pod is to be recorded."""
     spec = standing.spec
     has_place = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
@@ -70,13 +75,13 @@ def _end(pod: JobPod, standing: Standing, verdict: Verdict | None) -> End:
         predecessor = standing.predecessors.get(pod.index)
         if not failed or (predecessor is not None and predecessor.uid == pod.uid):
             return _NOT_YET
-    if failed or (verdict is not None and not verdict.succeeded):  # a Job that fails takes its pods with it
+    if failed or (verdict is not None and not verdict.succeeded):  # a failing Job terminates its pods
         return _FAILURE if has_place and is_counted(spec.failure_rules, pod.obj) else _NOTHING
     return _NOTHING
 
 
 def _is_recorded(pod: JobPod, end: End, standing: Standing) -> bool:
-    """Whether the status has this end of a pod."""
+    """Report whether the status records this termination of a pod."""
     if end is _FAILURE:
         return pod.uid in standing.uncounted_failed
     if end is _SUCCESS:
@@ -87,6 +92,6 @@ def _is_recorded(pod: JobPod, end: End, standing: Standing) -> bool:
 
 
 def _bounded(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Sequence[str]]:
-    """The uids as the status lists them; those without room are tracked on, and have their turn."""
+    """Return the uids for the status, up to the limit; the other pods stay tracked until there is space."""
     listed = {"succeeded": succeeded[:UNCOUNTED_MAX], "failed": failed[: max(0, UNCOUNTED_MAX - len(succeeded))]}
     return {field: uids for field, uids in listed.items() if uids}

@@ -23,42 +23,42 @@ from batchyard.jobs.job.spec import parsed, total, union
 
 POD_SET: Final = "main"
 
-#: What the Job controller puts into a template and is no part of what was asked for; the name stays, as in Kueue.
+#: Labels that the Job controller adds to a template; they are not part of the request. The name stays, as in Kueue.
 _GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
 _TEMPLATE: Final = ("spec", "template")
 
 
 class JobIntegration:
-    """Jobs: one pod set, `main`, as large as the parallelism."""
+    """Jobs: one pod set, `main`, of the size of the parallelism."""
 
     kind = scheme.JOB
 
     def is_suspended(self, job: Obj) -> bool:
-        """Suspended, and not on the way there any more."""
+        """Report whether it is suspended and its stop has completed."""
         return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
-        """Pods of it are running."""
+        """Report whether it has running pods."""
         return bool((job.get("status") or {}).get("active"))
 
     def pods_ready(self, job: Obj) -> bool:
-        """As many are ready or succeeded as run at once."""
+        """Report whether the ready and succeeded pods are as many as run at once."""
         status = job.get("status") or {}
         uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         done = status.get("succeeded", 0) + len(uncounted)
         return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
 
     def ending(self, job: Obj) -> Ending | None:
-        """What its Complete or Failed condition says."""
+        """Return the outcome from its Complete or Failed condition."""
         condition = condition_true(job, "Complete", "Failed")
         return None if condition is None else Ending(condition["type"] == "Complete", condition.get("message", ""))
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """The one template."""
+        """Return its template."""
         return (job["spec"]["template"],)
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """The one pod set; with a minimum where the Job may run with fewer pods."""
+        """Return its pod set; with minCount if partial admission is allowed."""
         template: Mapping[str, Any] = job["spec"]["template"]
         pod_set: dict[str, Any] = {
             "name": POD_SET,
@@ -70,7 +70,7 @@ class JobIntegration:
         return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Slots of the parallelism that the completions left can no longer fill."""
+        """Return the slots of the parallelism that the remaining completions no longer need."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
         ended = _ended_pods(job, completions)
@@ -80,7 +80,7 @@ class JobIntegration:
         return [{"name": POD_SET, "count": reclaimable}]
 
     def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
-        """The Job let go; one that may run with fewer pods gets as many as were admitted."""
+        """Return the unsuspended Job; with partial admission its parallelism is the admitted count."""
         if len(injections) != 1:
             raise InvalidInjection(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started: Obj = with_path(job, ("spec", "suspend"), False)
@@ -88,9 +88,9 @@ class JobIntegration:
         return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
 
     def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
-        """Suspend it; then clear its start time, for templates may change only without; then restore it.
+        """Suspend it, then clear its start time so that its template may change, then restore the template.
 
-        An annotation marks a Job on the way, so that a restart in between goes on.
+        An annotation marks a Job that is being stopped, so that the stop continues after a restart.
         """
         if job["spec"].get("suspend") is not True:
             annotations = {**(job["metadata"].get("annotations") or {}), well_known.STOPPING: "true"}
@@ -113,7 +113,7 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """The Job with another parallelism, if it takes part in partial admission."""
+    """Return the Job with another parallelism, if it uses partial admission."""
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
@@ -140,7 +140,7 @@ def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
 
 
 def _ended_pods(job: Obj, completions: int) -> int:
-    """How many pods are done for good."""
+    """Return the number of finally terminated pods or indexes."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         ended: int = status.get("succeeded", 0)

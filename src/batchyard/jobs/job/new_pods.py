@@ -21,15 +21,14 @@ _INDEX_FIELD: Final = {
     "name": _INDEX_ENV,
     "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{well_known.COMPLETION_INDEX}']"}},
 }
-#: How long a `generateName` may be, so that a whole name fits into a label.
+#: The maximum length of `generateName`, so that a whole name fits into a label.
 _PREFIX_MAX: Final = 58
 
 
 def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int, now: Instant) -> list[Obj]:
-    """The pods to create; no name is among those taken. `came` is how many pods the Job has had so far.
+    """Build the pods to create, with names not in `taken`. `came` is the number of pods that the Job has had so far.
 
-    They have names besides the prefixes of which the API server would make some, so that the events of their creation
-    can tell them.
+    Each has a full name besides its `generateName` prefix, so that the Event of its creation can contain the name.
     """
     if not wanted:
         return []
@@ -46,7 +45,7 @@ def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int
 
 
 def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
-    """What all these pods have in common."""
+    """Return the common part of all these pods."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
@@ -58,7 +57,7 @@ def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pod spec whose containers are told their index."""
+    """Return a pod spec whose containers get their index as an environment variable."""
     told = {f: [_told_index(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **told}
 
@@ -69,7 +68,7 @@ def _told_index(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name_prefix(job: str, index: int) -> str:
-    """What the name of a pod begins with; a long name of the Job is cut, so that the index stays."""
+    """Return the name prefix of a pod; a long Job name is truncated to keep the index."""
     if index == NO_INDEX:
         return f"{job}-"
     end = f"-{index}-"
@@ -77,7 +76,7 @@ def _name_prefix(job: str, index: int) -> str:
 
 
 def _free_name(prefix: str, taken: Mapping[str, None], seed: Sequence[str]) -> str:
-    """A name with five letters at its end that the seed fixes; the next one where that is taken."""
+    """Return a name with a five-letter suffix derived from the seed; the next one if it is taken."""
     for attempt in count():
         name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
         if name not in taken:
@@ -86,7 +85,7 @@ def _free_name(prefix: str, taken: Mapping[str, None], seed: Sequence[str]) -> s
 
 
 def _indexed(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: Obj) -> dict[str, Any]:
-    """The pod of an index."""
+    """Return the pod of an index."""
     index = {well_known.COMPLETION_INDEX: str(pod.index)}
     noted = dict(index)
     if pod.failures is not None:

@@ -1,4 +1,4 @@
-"""How a Job stands: what its status has on record, and what its pods say beyond that.
+"""Observed state of a Job: its recorded status, and what its pods add to it.
 
 Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
 getPodsWithDelayedDeletionPerIndex in Kubernetes's pkg/controller/job.
@@ -22,7 +22,7 @@ from batchyard.jobs.job.spec import NONE, JobSpec, Spans, contains, job_spec, pa
 #
 # The pods of a Job, as its controller sees them.
 #
-# A pod is tracked while it has the finalizer of Jobs: until its end is on record in the Job's status.
+# A pod is tracked while it has the Job finalizer: until its termination is recorded in the Job's status.
 # Sources: Kubernetes's pkg/controller/job (isPodFailed, getCompletionIndex), pkg/controller (IsPodActive,
 # IsPodTerminating).
 
@@ -39,22 +39,22 @@ class JobPod:
     phase: str
     index: int
     tracked: bool
-    #: Somebody deleted it; it may still be running.
+    #: Whether it has a deletion timestamp; it may still be running.
     deleted: bool
 
     @property
     def ended(self) -> bool:
-        """Whether it will never run again."""
+        """Whether it has succeeded or failed."""
         return self.phase in {SUCCEEDED, FAILED}
 
     @property
     def active(self) -> bool:
-        """Whether it runs, or waits to."""
+        """Whether it is running or pending, and not being deleted."""
         return not self.deleted and not self.ended
 
     @property
     def terminating(self) -> bool:
-        """Whether it is on its way out."""
+        """Whether it is being deleted and has not ended."""
         return self.deleted and not self.ended
 
     @property
@@ -64,27 +64,27 @@ class JobPod:
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """The views of the pods of a Job."""
+    """Return the views of the pods of a Job."""
     return [_job_pod(pod) for pod in pods]
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Whether it has failed: a pod that is being deleted has, unless the Job waits for its end."""
+    """Report whether it failed. A terminating pod counts as failed unless the Job waits for its end."""
     return pod.phase == FAILED or (pod.terminating and not spec.waits_for_the_end)
 
 
 def is_tracked(obj: Obj) -> bool:
-    """Whether a pod has the finalizer of Jobs."""
+    """Report whether a pod has the Job finalizer."""
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
 def untracked(obj: Obj) -> Obj:
-    """The pod without the finalizer of Jobs."""
+    """Return the pod without the Job finalizer."""
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
 def count_noted(obj: Obj, name: str) -> int:
-    """The number that an annotation of a pod says; 0 where it says none."""
+    """Return the number in an annotation of a pod; 0 if it is absent."""
     text = annotation(obj, name)
     return 0 if text is None else max(0, _index(text))
 
@@ -108,36 +108,36 @@ def _index(text: str) -> int:
 
 # --- backoff ---
 #
-# How long a Job waits before it replaces pods that failed: 10 s, twice as long after each failure, 10 min at most.
+# The backoff before a Job replaces failed pods: 10 s, doubled with each failure, at most 10 min.
 #
-# A success starts the count anew. Source: pkg/controller/job/backoff_utils.go of Kubernetes.
+# A success resets the count. Source: pkg/controller/job/backoff_utils.go of Kubernetes.
 
 
 _FIRST: Final = 10 * SECOND
 _LONGEST: Final = 10 * MINUTE
-#: More failures make no difference.
+#: Further failures do not increase the backoff.
 FAILURES_MAX: Final = 7
 
 
 def since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
-    """When the last failures were, in order, as many as make a difference, without those before the last success."""
+    """Return the times of the relevant failures since the last success, in order."""
     last_success = max(successes, default=-1)
     return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
 
 
 def due_after(failures: list[Instant]) -> Instant:
-    """When pods may be made after these failures since the last success."""
+    """Return when pods may be created after these failures."""
     return failures[-1] + backoff(_FIRST, _LONGEST, len(failures)) if failures else 0
 
 
 def index_due_after(failed: Obj) -> Instant:
-    """When the pod of an index may be replaced: each index has a count of its own, which its pods hand on."""
+    """Return when the pod of an index may be replaced; each index has its own failure count, passed on by its pods."""
     noted = count_noted(failed, well_known.INDEX_FAILURES) + count_noted(failed, well_known.INDEX_IGNORED_FAILURES)
     return finished_at(failed) + backoff(_FIRST, _LONGEST, noted + 1)
 
 
 def finished_at(pod: Obj) -> Instant:
-    """When a pod ended: as its containers say, else when it was not ready any more, else when it was deleted."""
+    """Return when a pod ended: from its containers, else when it became unready, else its deletion time."""
     status = pod.get("status") or {}
     ends = [_ended(container) for container in status.get("containerStatuses") or ()]
     known = [end for end in ends if end is not None]
@@ -161,26 +161,26 @@ class Standing:
 
     spec: JobSpec
     status: Mapping[str, Any]
-    #: The Job itself is being deleted.
+    #: Whether the Job is being deleted.
     leaving: bool
     pods: Sequence[JobPod]
     active: Sequence[JobPod]
-    #: The uids of pods that ended and are on record, but may still be tracked: not in the counts of the status yet.
+    #: The uids of terminated pods that are recorded, but not in the counters of the status yet.
     uncounted_succeeded: Collection[str]
     uncounted_failed: Collection[str]
-    #: How many pods, or indexes, succeeded and how many pods failed, on record or not.
+    #: Numbers of succeeded pods (or indexes) and of failed pods, recorded or not.
     succeeded: int
     failed: int
-    #: The indexes that the status has as succeeded; these and the new ones; those that failed for good.
+    #: The succeeded indexes in the status; these and the new ones; the finally failed indexes.
     recorded_indexes: Spans
     succeeded_indexes: Spans
     failed_indexes: Spans
-    #: By index, the failed pod that stays tracked until the one in its place has taken over its count of failures.
+    #: By index, the failed pod that stays tracked until its replacement has taken over its failure count.
     predecessors: Mapping[int, JobPod]
 
 
 def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
-    """How the Job stands with these pods."""
+    """Return the observed state of a Job with these pods."""
     spec, status = job_spec(job), job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted.get(f) or ()) for f in ("succeeded", "failed"))
@@ -210,14 +210,14 @@ def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
 
 
 def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
-    """Whether a pod has ended, or is going to, and the status does not know yet; pods without a place never count."""
+    """Report whether a pod has ended or is ending, and is not in the status yet; it needs a valid index."""
     if not pod.tracked or pod.active or pod.uid in uncounted:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
-    """The indexes that are not tried again."""
+    """Return the indexes that are not retried."""
     if spec.backoff_limit_per_index is None:
         return NONE
     recorded = parsed(status.get("failedIndexes"), spec.completions or 0)
@@ -225,7 +225,7 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _is_last_try(pod: JobPod, spec: JobSpec, limit: int) -> bool:
-    """Whether an index has failed with this pod."""
+    """Report whether this pod makes its index fail."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = judgement(spec.failure_rules, pod.obj).action
@@ -235,7 +235,7 @@ def _is_last_try(pod: JobPod, spec: JobSpec, limit: int) -> bool:
 def _predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active: Sequence[JobPod], decided: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """The failed pods of indexes that are to be tried again and have no pod yet: of each index the latest."""
+    """Return the latest failed pod of each index that is to be retried and has no pod yet."""
     if spec.backoff_limit_per_index is None:
         return {}
     taken = {pod.index for pod in active}
@@ -252,6 +252,6 @@ def _predecessors(
 
 
 def _generation(pod: JobPod) -> tuple[int, int]:
-    """How many pods of its index failed before it, and when it did."""
+    """Return the number of failed pods of its index before it, and when it failed."""
     before = count_noted(pod.obj, well_known.INDEX_FAILURES)
     return before + count_noted(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

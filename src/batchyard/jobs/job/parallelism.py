@@ -1,9 +1,9 @@
-"""How many pods a Job should have, which of them are too many, and which new ones may be made now.
+"""Parallelism of a Job: how many pods it should have, which are surplus, and which may be created now.
 
-Pods that are missing are made together, as many as Kubernetes makes at a time: a Job may want more than there is room
-for, and others wait meanwhile. Kubernetes begins with one and doubles, so as not to flood its API server with what it
-may refuse. Sources: Kubernetes's pkg/controller/job (manageJob, activePodsForRemoval, firstPendingIndexes) and
-pkg/controller (ActivePods, the order in which pods are given up).
+Missing pods are created in one batch, up to the limit of Kubernetes, because a Job may want more pods than fit while
+others wait. Kubernetes starts with one and doubles, to protect its API server from many rejected writes.
+Sources: Kubernetes's pkg/controller/job (manageJob, activePodsForRemoval, firstPendingIndexes) and pkg/controller
+(ActivePods, the order in which pods are given up).
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,34 +29,34 @@ from batchyard.jobs.job.observed import (
 )
 from batchyard.jobs.job.spec import first_missing, union, with_indexes
 
-#: Pods that are made at a time. They bring the Job back for the next.
+#: The number of pods created in one batch. Their events trigger the next one.
 CREATED_MAX: Final = 500
-_PHASES: Final = {PENDING: 0, RUNNING: 2}  # one whose node is lost is between them
+_PHASES: Final = {PENDING: 0, RUNNING: 2}  # one on a lost node is between them
 
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """A pod to make."""
+    """A pod to create."""
 
     index: int = NO_INDEX
-    #: What it takes over: how often pods of its index failed, and how often without counting. None: nobody counts.
+    #: The counted and ignored failures of its index; None if they are not counted.
     failures: int | None = None
     ignored: int = 0
 
 
 class Scaling(NamedTuple):
-    """How the number of pods changes."""
+    """A change of the number of pods."""
 
     create: Sequence[NewPod] = ()
-    #: Pods that the Job does without: they do not count as failures.
+    #: Surplus pods, which do not count as failures.
     dismiss: Sequence[JobPod] = ()
-    #: Pods that end with the Job: they count as failures.
+    #: Pods deleted with the Job, which count as failures.
     delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 
 
 def scaling(standing: Standing, failures: Iterable[Instant], now: Instant) -> Scaling:
-    """What a Job that goes on needs; `failures` tells when pods failed that are not tracked any more."""
+    """Return the change for a continuing Job; `failures` are the times of failures of untracked pods."""
     if standing.spec.suspended:
         return Scaling(dismiss=standing.active)
     wanted = _wanted(standing)
@@ -76,7 +76,7 @@ def scaling(standing: Standing, failures: Iterable[Instant], now: Instant) -> Sc
 
 
 def _wanted(standing: Standing) -> int:
-    """How many pods are to be active."""
+    """Return the desired number of active pods."""
     spec = standing.spec
     if spec.completions is not None:
         return max(0, min(spec.parallelism, spec.completions - standing.succeeded))
@@ -84,7 +84,7 @@ def _wanted(standing: Standing) -> int:
 
 
 def _surplus(standing: Standing, at_least: int) -> list[JobPod]:
-    """The active pods to give up: so many, and all whose index is not the Job's or has another pod already."""
+    """Return the surplus pods: `at_least` of them, and all with an invalid or duplicate index."""
     if not at_least and _all_have_places(standing):
         return []
     kept, surplus = sorted(standing.active, key=_worth), []
@@ -96,7 +96,7 @@ def _surplus(standing: Standing, at_least: int) -> list[JobPod]:
 
 
 def _all_have_places(standing: Standing) -> bool:
-    """Whether each active pod has an index of its own."""
+    """Report whether each active pod has a valid index of its own."""
     if not standing.spec.indexed:
         return True
     indexes = {pod.index for pod in standing.active if standing.spec.has_index(pod.index)}
@@ -104,7 +104,7 @@ def _all_have_places(standing: Standing) -> bool:
 
 
 def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
-    """The sort key by which pods are given up: those who have come least far first, then the newest."""
+    """Return the sort key for surplus pods: the least advanced first, then the newest."""
     status = pod.obj.get("status") or {}
     ready = find_condition(status, READY) if pod.ready else None
     restarts = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
@@ -119,7 +119,7 @@ def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
 
 
 def _missing_indexes(standing: Standing, count: int) -> list[int]:
-    """The first indexes that neither succeeded, nor failed for good, nor have a pod."""
+    """Return the first indexes that neither succeeded, nor finally failed, nor have a pod."""
     spec = standing.spec
     placed = [pod.index for pod in (*standing.active, *_awaited(standing)) if spec.has_index(pod.index)]
     taken = with_indexes(standing.succeeded_indexes, placed)
@@ -127,12 +127,12 @@ def _missing_indexes(standing: Standing, count: int) -> list[int]:
 
 
 def _awaited(standing: Standing) -> list[JobPod]:
-    """The pods on their way out that are replaced only when they have ended."""
+    """Return the terminating pods that are replaced only when they have ended."""
     return [pod for pod in standing.pods if pod.terminating] if standing.spec.waits_for_the_end else []
 
 
 def _failures(standing: Standing, failures: Iterable[Instant]) -> list[Instant]:
-    """When pods failed since the last success."""
+    """Return the times of failures since the last success."""
     tracked = [pod for pod in standing.pods if pod.tracked and not pod.active]
     if standing.spec.indexed:
         tracked = [pod for pod in tracked if standing.spec.has_index(pod.index)]
@@ -141,7 +141,7 @@ def _failures(standing: Standing, failures: Iterable[Instant]) -> list[Instant]:
 
 
 def _indexes_due(standing: Standing, indexes: Sequence[int], now: Instant) -> Scaling:
-    """New pods for the indexes that need not wait; each waits after its own failures."""
+    """Return new pods for the indexes whose own backoff is over."""
     create: list[NewPod] = []
     waits: list[Instant] = []
     for index in indexes:
@@ -155,7 +155,7 @@ def _indexes_due(standing: Standing, indexes: Sequence[int], now: Instant) -> Sc
 
 
 def _successor(index: int, failed: JobPod | None, standing: Standing) -> NewPod:
-    """The next pod of an index, with the failures of those before it."""
+    """Return the next pod of an index, with the failure counts of the previous ones."""
     if failed is None:
         return NewPod(index, 0)
     counted = is_counted(standing.spec.failure_rules, failed.obj)

@@ -1,4 +1,4 @@
-"""What is to be done next about a Job: its pods, its status, and what is told of it.
+"""Plan of a Job: the next changes of its pods and status, and its Events.
 
 Source: syncJob in Kubernetes's pkg/controller/job.
 """
@@ -23,27 +23,27 @@ from batchyard.jobs.job.finalizer_tracking import recorded, releasable
 from batchyard.jobs.job.observed import JobPod, Standing, standing
 from batchyard.jobs.job.parallelism import Scaling, scaling
 
-#: Fields that a status has even where they say nothing.
+#: Fields that a status has even if they are empty.
 _SAID_OF_NOTHING: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
 
 
 class Plan(NamedTuple):
-    """What to do."""
+    """The next changes of a Job."""
 
-    #: Pods that lose their finalizer, since their end is on record.
+    #: Pods whose finalizer is removed, because their termination is recorded.
     release: Sequence[JobPod] = ()
     change: Scaling = Scaling()
-    #: The status as it should be; None: leave it for now.
+    #: The desired status; None to leave it unchanged.
     status: Mapping[str, Any] | None = None
     told: Sequence[Told] = ()
     wake_at: Instant | None = None
 
 
 def plan(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> Plan:
-    """What to do about an unfinished Job; `failures` tells when pods failed that are not tracked any more.
+    """Return the plan of an unfinished Job; `failures` are the times of failures of untracked pods.
 
-    Either pods are released or the status is written, never both at once: a finalizer goes only when what it guards is
-    known to be on record, even if a write is lost. The release brings the Job back at once.
+    Either pods are released or the status is written, never both. A finalizer is thus removed only after the record
+    that it protects is known to be written, even if a write is lost. The release triggers the next reconcile.
     """
     state = standing(job, pods)
     verdict = recorded_verdict(state)
@@ -63,7 +63,7 @@ def plan(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Ins
 
 
 def _started(state: Standing, now: Instant) -> Instant | None:
-    """Since when the Job is active; one that is resumed starts over, and a suspended one has not started."""
+    """Return since when the Job is active; a resumed Job restarts, and a suspended one has no start time."""
     if state.spec.suspended:
         return None
     text = state.status.get("startTime")
@@ -71,14 +71,14 @@ def _started(state: Standing, now: Instant) -> Instant | None:
 
 
 def _change(state: Standing, verdict: Verdict | None, failures: Iterable[Instant], now: Instant) -> Scaling:
-    """What happens to the pods. Those of a Job that fails count as failures, those of one that succeeds do not."""
+    """Return the change of pods. Those deleted by a failing Job count as failures; others do not."""
     if verdict is not None:
         return Scaling(dismiss=state.active) if verdict.succeeded else Scaling(delete=state.active)
     return Scaling() if state.leaving else scaling(state, failures, now)
 
 
 def _is_complete(state: Standing, change: Scaling) -> bool:
-    """Whether enough has succeeded and nothing is active any more."""
+    """Report whether enough pods succeeded and none is active."""
     if change.create or len(state.active) > len(change.dismiss):
         return False
     return state.succeeded >= (1 if state.spec.completions is None else state.spec.completions)
@@ -87,7 +87,7 @@ def _is_complete(state: Standing, change: Scaling) -> bool:
 def _status(
     state: Standing, verdict: Verdict | None, change: Scaling, started: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[Told]]:
-    """The status after the change, and what is told of it."""
+    """Return the status after the change, and the Events about it."""
     conditions = JobConditions(state.status, now)
     status = {**state.status, **recorded(state, verdict), **_counts(state, change, started)}
     if started is not None:
@@ -106,16 +106,18 @@ def _status(
 
 
 def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[str, Any]:
-    """How many pods run, are ready, and are on their way out.
+    """Return the counts of active, ready and terminating pods.
 
-    A Job that starts is told of all its pods in the write that starts it. Afterwards those count that are there, for
-    new ones may be refused.
+    When a Job starts, the pods to be created are counted as active in the same write. Later only existing ones count,
+    because new ones may be rejected.
     """
     gone = {pod.uid for pod in (*change.dismiss, *change.delete)}
     kept = [pod for pod in state.active if pod.uid not in gone]
     starts = started is not None and state.status.get("startTime") != format_time(started)
     terminating = sum(pod.terminating for pod in state.pods) + len(change.delete)
-    terminating += sum(bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss)  # the others go at once
+    terminating += sum(
+        bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss
+    )  # unscheduled pods are removed at once
     return {
         "active": len(kept) + (len(change.create) if starts else 0),
         "ready": sum(pod.ready for pod in kept),
@@ -124,10 +126,10 @@ def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[s
 
 
 def _most(state: Standing) -> int:
-    """How many pods may succeed."""
+    """Return how many pods may succeed."""
     return state.succeeded if state.spec.completions is None else state.spec.completions
 
 
 def _nothing_is_left(state: Standing) -> bool:
-    """Whether all pods have ended and are counted."""
+    """Report whether all pods have ended and are counted."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

@@ -1,12 +1,12 @@
-"""What the events of pods told of each Job: which of its pods still matter, and how soon it must be looked at.
+"""Index of the pods of each Job, from their events: which pods are relevant, and when the Job must be reconciled.
 
-A pod matters until it has ended and is not tracked any more. A look costs as much as there are such pods, so what can
-wait does, for a second, to be looked at together: that some pods became ready, succeeded, or changed in another way.
-What cannot wait is the last of these, whatever fails or goes, and everything while pods are missing. Kubernetes lets
-all events of pods wait for a second (syncJobBatchPeriod in pkg/controller/job).
+A pod is relevant until it has ended and is untracked. A reconcile costs time for each relevant pod, so changes that can
+wait are batched for a second: pods that become ready, succeed, or change otherwise. The last of these cannot wait, nor
+can failures and deletions, nor any change while pods are missing. Kubernetes delays all pod events by a second
+(syncJobBatchPeriod in pkg/controller/job).
 
-Here is also when pods failed that may be gone by now, for the backoff of their Job. Kubernetes keeps that in memory,
-too, and starts anew without.
+The index also keeps the failure times of pods that may be deleted by now, for the backoff of their Job. Kubernetes also
+keeps them in memory, and restarts the backoff without them.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from batchyard.jobs.job.spec import is_finished, job_spec
 _GATHERING: Final = SECOND
 _DELETED: Final = EventType.DELETED
 
-# What is known of a pod that matters.
+# Flags of a relevant pod.
 _TRACKED: Final = 1
 _ACTIVE: Final = 2
 _READY: Final = 4
@@ -32,7 +32,7 @@ _SUCCEEDED: Final = 16
 
 
 class KnownPods:
-    """The pods of one Job."""
+    """The relevant pods of one Job, and when to reconcile it."""
 
     __slots__ = (
         "_active",
@@ -49,62 +49,62 @@ class KnownPods:
     )
 
     def __init__(self) -> None:
-        #: The pods that matter, each with its flags.
+        #: The relevant pods with their flags.
         self._flags: dict[Key, int] = {}
         self._active = 0
         self._ready = 0
-        #: How many pods came so far.
+        #: The number of pods observed so far.
         self.came = 0
-        #: When pods failed that are not tracked any more, as far back as the backoff goes.
+        #: The failure times of untracked pods, as far back as the backoff needs.
         self.failures: list[Instant] = []
-        #: When the Job is to be looked at because of what came since the last look.
+        #: When to reconcile the Job because of events since the last reconcile.
         self._due: Instant | None = None
-        #: When it is to be looked at in any case.
+        #: When to reconcile it in any case.
         self._wake_at: Instant | None = None
-        #: The last look found that pods are missing.
+        #: Whether the last reconcile found pods missing.
         self._is_short = False
-        #: Each success may make room for another pod, or end the Job.
+        #: Whether each success may allow another pod or end the Job.
         self._needs_successes = False
         self.job_is_known = False
-        #: The pods are known that were there before the first event.
+        #: Whether pods from before the first event are included.
         self.is_complete = False
 
     @property
     def pods(self) -> Iterable[Key]:
-        """The pods that matter."""
+        """The relevant pods."""
         return self._flags
 
     def complete(self, owned: Iterable[Obj]) -> None:
-        """Take note of pods that were there before this controller."""
+        """Add pods that existed before this controller."""
         for obj in owned:
             if obj["kind"] == "Pod" and key_of(obj) not in self._flags:
                 self._note(key_of(obj), 0, _flags(obj))
         self.is_complete = True
 
     def wants_look(self, at: Instant) -> None:
-        """Have the Job looked at then, if not earlier."""
+        """Schedule a reconcile at that time, or earlier if already scheduled."""
         self._due = at if self._due is None else min(self._due, at)
 
     def look_at(self, now: Instant) -> Instant:
-        """When the Job is to be looked at: now, or when what has come may be looked at together with more."""
+        """Return when to reconcile the Job: now, or later to batch more events."""
         if self._due is None:
             return now
         return max(now, self._due if self._wake_at is None else min(self._due, self._wake_at))
 
     def note_job(self, job: Obj) -> None:
-        """Take note of the Job as it is now."""
+        """Record the current spec of the Job."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def looked(self, todo: Plan) -> None:
-        """Take note of what a look at the Job came to."""
+        """Record the result of a reconcile of the Job."""
         self._due = None
         self._wake_at = todo.wake_at
         self._is_short = bool(todo.change.create)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Take note of a change of a pod; whether it matters."""
+        """Process a change of a pod. Return whether it is relevant."""
         before = self._flags.get(event.key, 0)
         after = 0 if event.type is _DELETED else _flags(event.obj)
         if before == after and not self._is_short and (before == 0 or _says_nothing_new(event)):
@@ -125,7 +125,7 @@ class KnownPods:
             self._flags.pop(pod, None)
 
     def _cannot_wait(self, before: int, after: int) -> bool:
-        """Whether a change may be what the Job waits for."""
+        """Report whether the Job may be waiting for this change."""
         lost = before & ~after
         if self._is_short or not self.is_complete or lost & (_TRACKED | _TERMINATING):
             return True
@@ -134,7 +134,7 @@ class KnownPods:
         return bool(after & ~before & _READY) and self._ready == self._active
 
     def _note_end(self, pod: Obj) -> None:
-        """Take note of a pod that is not tracked any more; of those that are still active the Job rid itself."""
+        """Record a pod that is no longer tracked; pods released while active are surplus and do not count."""
         if phase(pod) == SUCCEEDED:
             self.failures = since_success(self.failures, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
@@ -142,20 +142,20 @@ class KnownPods:
 
 
 class PodIndex:
-    """The known pods of all Jobs."""
+    """The relevant pods of all Jobs."""
 
     __slots__ = ("_by_job",)
 
     def __init__(self) -> None:
-        #: By namespace and uid of the Job: pods elsewhere are not its, whatever they say.
+        #: By namespace and uid of the Job; pods in other namespaces never belong to it.
         self._by_job: dict[tuple[str, str], KnownPods] = {}
 
     def of(self, job: Obj) -> KnownPods:
-        """The pods of a Job."""
+        """Return the pods of a Job."""
         return self._of(_place(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Take note of a change of a Job; of one that has ended nothing need be known."""
+        """Process a change of a Job; finished Jobs are dropped."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
             self._by_job.pop(_place(job), None)
@@ -165,11 +165,11 @@ class PodIndex:
         known.wants_look(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
-        """Take note of a change of a pod; whether it matters to its Job."""
+        """Process a change of a pod. Return whether it is relevant to its Job."""
         place = event.key.namespace, job_uid
         known = self._of(place)
         matters = known.observe(event, now)
-        if not (known.job_is_known or known.pods):  # the last pod of a Job that is gone
+        if not (known.job_is_known or known.pods):  # the last pod of a deleted Job
             del self._by_job[place]
         return matters
 
@@ -186,7 +186,7 @@ def _place(job: Obj) -> tuple[str, str]:
 
 
 def _flags(pod: Obj) -> int:
-    """What is known of a pod; 0 where it matters no more."""
+    """Return the flags of a pod; 0 if it is not relevant."""
     tracked = _TRACKED if is_tracked(pod) else 0
     if is_terminal(pod):
         return tracked | _SUCCEEDED if tracked and phase(pod) == SUCCEEDED else tracked
@@ -196,7 +196,7 @@ def _flags(pod: Obj) -> int:
 
 
 def _says_nothing_new(event: WatchEvent) -> bool:
-    """Whether the containers are as they were, as when a pod is bound to its node, or cannot be."""
+    """Report whether the container statuses are unchanged, as when a pod is scheduled or unschedulable."""
     if event.old is None:
         return False
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}

@@ -1,4 +1,4 @@
-"""What the spec of a Job asks for, with its defaults filled in."""
+"""View of a Job's spec, with defaults."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from batchyard.base.instant import SECOND, Duration
 
 Rule: TypeAlias = Mapping[str, Any]
 
-#: The one manager that a Job may name and still be ours.
+#: The only `managedBy` value that this controller handles.
 MANAGER: Final = "kubernetes.io/job-controller"
 
 _BACKOFF_LIMIT: Final = 6
@@ -21,32 +21,32 @@ _BACKOFF_LIMIT: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a Job asks for."""
+    """The spec of a Job, with defaults."""
 
     indexed: bool
-    #: How many pods, or indexes, are to succeed; None: the first success is enough.
+    #: The required number of succeeded pods or indexes; None if the first success suffices.
     completions: int | None
     parallelism: int
     backoff_limit: int
-    #: How often an index may fail and be tried again; None: indexes do not fail on their own.
+    #: The retries of an index; None if indexes do not fail separately.
     backoff_limit_per_index: int | None
     max_failed_indexes: int | None
     active_deadline: Duration | None
     suspended: bool
-    #: A pod is replaced when it has ended, not already when it is being deleted.
+    #: Whether a pod is replaced only after it has ended, not when it is being deleted.
     waits_for_the_end: bool
-    #: Containers that fail are started again in their pod.
+    #: Whether failed containers are restarted in their pod.
     restarts_in_place: bool
     failure_rules: Sequence[Rule] | None
     success_rules: Sequence[Rule]
 
     def has_index(self, index: int) -> bool:
-        """Whether it is an index of this Job; -1 stands for a pod without one."""
+        """Report whether it is an index of this Job; -1 stands for a pod without one."""
         return 0 <= index < (self.completions or 0)
 
 
 def job_spec(job: Obj) -> JobSpec:
-    """The view of a Job's spec."""
+    """Return the view of a Job's spec."""
     spec = job["spec"]
     parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
     policy = spec.get("podFailurePolicy")
@@ -67,27 +67,27 @@ def job_spec(job: Obj) -> JobSpec:
 
 
 def is_ours(job: Obj) -> bool:
-    """Whether the Job is left to the Job controller of the platform."""
+    """Report whether this controller manages the Job."""
     return job["spec"].get("managedBy") in (None, MANAGER)
 
 
 def is_finished(job: Obj) -> bool:
-    """Whether the Job is complete or has failed."""
+    """Report whether the Job is complete or has failed."""
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
 # --- selector ---
 #
-# The labels by which a Job finds its pods, made from its name and uid.
+# The labels by which a Job selects its pods, generated from its name and uid.
 #
-# The API server makes them when a Job is created, for whoever looks at Jobs and their pod templates sees them there.
+# The API server generates them when a Job is created, so that clients see them on Jobs and their pod templates.
 # Source: pkg/registry/batch/job/strategy.go of Kubernetes (generateSelector).
 
 
 def with_selector(job: Obj) -> Obj:
-    """The Job with its selector, and these labels on its pod template; the same Job where there is nothing to add.
+    """Return the Job with its selector, and with these labels on its pod template; the same Job if complete.
 
-    What is there already is left: that it fits is for validation to say.
+    Existing values are kept; validation checks that they match.
     """
     spec, metadata = job["spec"], job["metadata"]
     if spec.get("manualSelector"):
@@ -104,7 +104,7 @@ def with_selector(job: Obj) -> Obj:
 
 
 def _generated(name: str, uid: str) -> dict[str, str]:
-    """The labels, those from before they had a prefix among them."""
+    """Return the labels, including the legacy ones without prefix."""
     return {
         well_known.OLD_JOB_NAME: name,
         well_known.JOB_NAME: name,
@@ -120,14 +120,14 @@ def _generated(name: str, uid: str) -> dict[str, str]:
 # Source: pkg/controller/job/indexed_job_utils.go of Kubernetes.
 
 
-#: First and last index of each run, in order and apart.
+#: The first and last index of each run, sorted and disjoint.
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
 NONE: Final[Spans] = ()
 
 
 def parsed(text: str | None, completions: int) -> Spans:
-    """The indexes that a text lists, less what lies beyond the completions; parts that say nothing are left out."""
+    """Parse a list of indexes; indexes beyond the completions and invalid parts are ignored."""
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")
@@ -138,7 +138,7 @@ def parsed(text: str | None, completions: int) -> Spans:
 
 
 def written(spans: Spans) -> str:
-    """The indexes as a text; two in a row are not a range yet."""
+    """Format the indexes; two consecutive ones are not written as a range."""
     parts = []
     for first, last in spans:
         if last - first > 1:
@@ -149,34 +149,34 @@ def written(spans: Spans) -> str:
 
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
-    """The spans with more indexes."""
+    """Return the spans with more indexes."""
     added = [(index, index) for index in indexes]
     return _joined([*spans, *added]) if added else spans
 
 
 def union(one: Spans, other: Spans) -> Spans:
-    """The indexes that are in one or the other."""
+    """Return the indexes in either set."""
     return _joined([*one, *other])
 
 
 def total(spans: Spans) -> int:
-    """How many indexes there are."""
+    """Return the number of indexes."""
     return sum(last - first + 1 for first, last in spans)
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Whether an index is among them."""
+    """Report whether an index is in the set."""
     at = bisect_right(spans, (index, index))
     return (at > 0 and spans[at - 1][1] >= index) or (at < len(spans) and spans[at][0] == index)
 
 
 def in_common(one: Spans, other: Spans) -> int:
-    """How many indexes are in both."""
+    """Return the number of indexes in both sets."""
     return total(one) + total(other) - total(union(one, other))
 
 
 def first_missing(spans: Spans, count: int, completions: int) -> list[int]:
-    """The first so many indexes below the completions that are not among them."""
+    """Return the first `count` indexes below the completions that are not in the set."""
     missing: list[int] = []
     candidate = 0
     for first, last in (*spans, (completions, completions)):
@@ -188,7 +188,7 @@ def first_missing(spans: Spans, count: int, completions: int) -> list[int]:
 
 
 def _joined(spans: list[tuple[int, int]]) -> Spans:
-    """Spans in order, those that touch or overlap made one."""
+    """Sort spans and merge those that touch or overlap."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:

@@ -1,6 +1,6 @@
-"""The Jobs a JobSet makes, and the Service by which their pods find each other.
+"""Child Jobs of a JobSet, and the headless Service for their pods.
 
-A Job and its pods tell their place in the JobSet twice, by labels and by annotations of the same names.
+Labels and annotations of the same names give the position of a Job and its pods in the JobSet.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from batchyard.jobs.jobset.spec import (
     subdomain,
 )
 
-#: Of the taint of nodes that were set apart for one Job each, by hand.
+#: Tolerates the taint of nodes that are manually reserved for one Job each.
 _TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
-    """The Jobs of a replicated job with these indexes."""
+    """Return the Jobs of a replicated job with these indexes."""
     template = replicated["template"]
     exclusive = _exclusive_annotations(jobset, template)
     shared = _shared_marks(jobset, replicated)
@@ -47,7 +47,7 @@ def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int
 
 
 def headless_service(jobset: Obj) -> dict[str, Any]:
-    """The Service that gives the pods their host names."""
+    """Return the headless Service for the host names of the pods."""
     metadata = jobset["metadata"]
     not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
     return {
@@ -70,7 +70,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 
 
 def _pod_template(jobset: Obj, template: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str]) -> dict[str, Any]:
-    """The template of the pods: marked as their Job is, and with a domain for their host names."""
+    """Return the pod template with the Job's marks and the subdomain for host names."""
     own = completed("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = own.get("metadata") or {}, dict(own.get("spec") or ())
     if has_host_names(jobset):
@@ -79,7 +79,7 @@ def _pod_template(jobset: Obj, template: Obj, marks: Mapping[str, str], exclusiv
 
 
 def _set_apart(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """The template of pods that go to nodes labelled and tainted for their Job, if the Job asks for such nodes."""
+    """Return the pod template with selector and toleration of nodes reserved for the Job, if it requests such nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -90,11 +90,11 @@ def _set_apart(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
     return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
 
 
-# --- what tells their place ---
+# --- position labels ---
 
 
 def _marked(metadata: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The labels and annotations of a Job or of its pods: those it has, and those that tell its place."""
+    """Return the labels and annotations of a Job or its pods: their own, and those of their position."""
     return {
         "labels": {**(metadata.get("labels") or {}), **marks},
         "annotations": {**(metadata.get("annotations") or {}), **marks, **exclusive},
@@ -102,7 +102,7 @@ def _marked(metadata: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str
 
 
 def _shared_marks(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]:
-    """The marks that the Jobs of a replicated job have in common."""
+    """Return the marks shared by the Jobs of a replicated job."""
     metadata, everybody = jobset["metadata"], replicated_jobs(jobset)
     marks = {
         well_known.JOB_SET_NAME: metadata["name"],
@@ -121,7 +121,7 @@ def _shared_marks(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_marks(jobset: Obj, replicated: Mapping[str, Any], index: int) -> dict[str, str]:
-    """The marks that the Job with this index has for itself."""
+    """Return the marks of the Job with this index."""
     full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated, index)}"
     return {
         well_known.JOB_INDEX: str(index),
@@ -132,25 +132,25 @@ def _own_marks(jobset: Obj, replicated: Mapping[str, Any], index: int) -> dict[s
 
 
 def _group(jobset: Obj, replicated: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The replicated jobs of the same group."""
+    """Return the replicated jobs of the same group."""
     group = group_of(replicated)
     return [each for each in replicated_jobs(jobset) if group_of(each) == group]
 
 
 def _jobs_before(replicated: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> int:
-    """How many Jobs the replicated jobs before this one are."""
+    """Return the number of Jobs of the replicated jobs before this one."""
     names = [each["name"] for each in among]
     return sum(map(replicas_of, among[: names.index(replicated["name"])]))
 
 
 def _endpoint(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
-    """The host name of the pod that coordinates."""
+    """Return the host name of the coordinator pod."""
     job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
     return f"{job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
 
 
 def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
-    """What asks for a topology domain for each Job alone: of the JobSet, or of the template, which goes first."""
+    """Return the annotations for exclusive topology placement; the template takes precedence over the JobSet."""
     found: dict[str, str] = {}
     for metadata in (jobset["metadata"], template.get("metadata") or {}):
         annotations = metadata.get("annotations") or {}

@@ -1,7 +1,7 @@
-"""The JobSet controller: makes the Jobs of JobSets, and answers their ends.
+"""JobSet controller: creates the Jobs of JobSets, and reacts to their completion and failure.
 
-Each reconcile goes the way of upstream's (pkg/controllers/jobset_controller.go of JobSet), in its order, and writes
-the status last and once. What is decided on the way is in batchyard.scheduling.workload.jobset.
+Each reconcile follows upstream's (pkg/controllers/jobset_controller.go of JobSet) in its order, and writes the status
+once, at the end. Decisions are in the other modules of batchyard.jobs.jobset.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ from batchyard.jobs.jobset.status import StatusDraft, are_all_ready, replicated_
 
 
 class _Look(NamedTuple):
-    """A JobSet with its Jobs, and what is to be said and written about them."""
+    """A JobSet with its Jobs, the status draft, and the writes so far."""
 
     key: Key
     jobset: Obj
@@ -52,7 +52,7 @@ class _Look(NamedTuple):
     writes: list[Write]
 
     def outcome(self) -> Outcome:
-        """The writes so far, then the status if it changed, and the events that tell of it."""
+        """Return the writes so far, then the status if it changed, and its Events."""
         if self.draft.is_changed:
             self.writes.append(UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *note) for note in self.draft.notes]
@@ -60,14 +60,14 @@ class _Look(NamedTuple):
 
 
 class JobSetController:
-    """Keeps the Jobs of JobSets, their Services, and the status that sums them up."""
+    """Maintains the Jobs, Services and status of JobSets."""
 
     name = "jobset-controller"
     rank = 0
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A JobSet; the one a Job or Service is of; those that may have waited for the name of a Job that is gone."""
+        """Return a JobSet, the owner of a Job or Service, or JobSets that may have waited for a deleted Job's name."""
         key = event.key
         if key.kind == scheme.JOB_SET:
             return (key,) if _says_more(event, _of_jobset) else ()
@@ -79,7 +79,7 @@ class JobSetController:
         return _jobsets_named_in(key) if is_free else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Bring the Jobs into the state the JobSet wants, and its status up to date with them."""
+        """Bring the Jobs into the state that the JobSet requests, and update its status."""
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
             return Outcome()
@@ -105,13 +105,13 @@ class JobSetController:
 
 
 def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
-    """Make what is missing, then suspend the Jobs or let them go."""
+    """Create missing objects, then suspend or resume the Jobs."""
     jobset, draft, writes = look.jobset, look.draft, look.writes
     writes.extend(_missing_service(jobset, reader))
     for jobs in _missing_jobs(look, turn):
         taken = [key for key in map(key_of, jobs) if reader.get(key) is not None]
         writes.extend(Create(job) for job in jobs if key_of(job) not in taken)
-        if taken:  # those after it have to wait as well
+        if taken:  # the following replicated jobs have to wait as well
             return Outcome(writes, [_creation_failed(look.key, taken)])
     if spec.is_suspended(jobset):
         writes.extend(_suspensions(look.children.active))
@@ -127,11 +127,11 @@ def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
     return look.outcome()
 
 
-# --- its objects ---
+# --- owned objects ---
 
 
 def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
-    """The Jobs a JobSet controls."""
+    """Return the Jobs that a JobSet controls."""
     uid = jobset["metadata"]["uid"]
     for obj in reader.owned_by(uid, jobset["metadata"].get("namespace", "")):
         if group_kind(obj) == scheme.JOB and (controller_of(obj) or {}).get("uid") == uid:
@@ -139,7 +139,7 @@ def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
 
 
 def _deletions(jobs: Sequence[Obj]) -> list[Write]:
-    """Their pods go first, so that a Job of the same name never meets pods of the last one."""
+    """Delete Jobs in the foreground, so that a Job of the same name never meets the pods of the previous one."""
     return [
         Delete(key_of(job), propagation=Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
@@ -148,7 +148,7 @@ def _deletions(jobs: Sequence[Obj]) -> list[Write]:
 
 
 def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
-    """The Service goes by its name, whoever made it."""
+    """Return the creation of the Service; an existing one of that name suffices."""
     if not spec.has_host_names(jobset):
         return []
     there = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
@@ -156,9 +156,9 @@ def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
 
 
 def _missing_jobs(look: _Look, turn: Turn) -> list[list[dict[str, Any]]]:
-    """The Jobs to make for each of those whose turn it is; a name is free only when its last Job is gone.
+    """Return the Jobs to create for each startable replicated job; a name is free only after its last Job is gone.
 
-    As many are made at a time as pods of a Job: they bring the JobSet back for the next.
+    The limit is that for pods of a Job; the events of the created Jobs trigger the next reconcile.
     """
     jobset, children = look.jobset, look.children
     if children.previous and spec.recreates_at_once(jobset):
@@ -179,7 +179,7 @@ def _suspensions(active: Sequence[Obj]) -> list[Write]:
 
 
 def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
-    """The suspended Jobs of those whose turn it is are let go; one that ran before is first told to start anew."""
+    """Resume the suspended Jobs that may start; clear the start time of a Job that ran before first."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in turn.replicated_jobs}
     writes: list[Write] = []
     for job in active:
@@ -192,13 +192,13 @@ def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
 
 
 def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
-    """Others' Jobs have the names; the JobSet waits for them to go."""
+    """Return an Event: the names are taken by other Jobs, and the JobSet waits until these are gone."""
     said = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
     return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(said))
 
 
 def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | None:
-    """What the JobSet needs may not be made as it is; nobody but whoever wrote the JobSet can help that."""
+    """Return an Event for a rejected creation, which only a change of the JobSet can fix."""
     if not isinstance(write, Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, why = write.obj["metadata"]["name"], str(error)
@@ -211,23 +211,23 @@ def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | N
     return EventRecord(key, "Warning", r.SERVICE_CREATION_FAILED, why)
 
 
-# --- which changes matter ---
+# --- relevant changes ---
 
 
 def _says_more(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Whether a change is one of what is read here. Most are not: pods are counted and statuses written, often."""
+    """Report whether a change affects fields that are read here. Most changes are counts and statuses."""
     return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
 
 
 def _of_jobset(jobset: Obj) -> tuple[Any, ...]:
-    """What is read of a JobSet; its counts are only written."""
+    """Return the parts of a JobSet that are read; its counts are only written."""
     metadata, status = jobset["metadata"], jobset.get("status") or {}
     own = (jobset["spec"], metadata.get("annotations"), "deletionTimestamp" in metadata)
     return (*own, status.get("restarts", 0), status.get("conditions"))
 
 
 def _of_job(job: Obj) -> tuple[Any, ...]:
-    """What is read of a Job."""
+    """Return the parts of a Job that are read."""
     metadata, status = job["metadata"], job.get("status") or {}
     own = (job["spec"], metadata.get("labels"), metadata.get("ownerReferences"), "deletionTimestamp" in metadata)
     counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
@@ -235,7 +235,7 @@ def _of_job(job: Obj) -> tuple[Any, ...]:
 
 
 def _jobsets_named_in(job: Key) -> Iterable[Key]:
-    """The JobSets one of whose Jobs would have this name: `<JobSet>-<replicated job>-<index>`."""
+    """Return the JobSets that could have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
     parts = job.name.split("-")
     if parts[-1].isdecimal():
         for end in range(1, len(parts) - 1):

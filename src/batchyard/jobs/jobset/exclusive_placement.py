@@ -1,7 +1,8 @@
-"""Deletes the followers of an exclusively placed Job that are bound to another topology domain than its leader's.
+"""Exclusive placement of JobSets: keeps each Job in a topology domain of its own.
 
-That happens when a leader is lost and its successor lands elsewhere while followers of the first are still there.
-Like upstream it looks when the leader changes, not when a follower does.
+The controller deletes followers that are bound to another domain than their leader's. This happens when a leader is
+lost and its successor is scheduled elsewhere while followers of the first still exist. Like upstream, it acts when the
+leader changes, not when a follower does.
 Source: pkg/controllers/pod_controller.go of JobSet.
 """
 
@@ -17,18 +18,18 @@ from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus,
 from batchyard.interfaces.controller import Outcome
 from batchyard.jobs.jobset import spec as r
 
-# --- exclusive ---
+# --- exclusive placement ---
 #
-# Exclusive placement: each Job of a JobSet has a topology domain (a node pool, a rack) to itself.
+# Each Job of a JobSet has a topology domain (a node pool, a rack) to itself.
 #
-# The leader, the pod with completion index 0, asks to be in no domain with a pod of another Job of the same priority,
-# and where it is scheduled there its followers are bound to go: they get the domain as a node selector when they are
-# made, and are refused before the leader is scheduled. Those made for another domain than the leader's are deleted.
+# The leader is the pod with completion index 0. Its anti-affinity excludes domains with pods of another Job of the same
+# priority. Its followers get its domain as a node selector when they are created, and are rejected until the leader is
+# scheduled. Followers created for another domain are deleted.
 #
 #     mutate_pod, validate_pod    the webhooks of pods, when one is created
-#     misplaced_followers         what the pod controller deletes
+#     misplaced_followers         the pods that the controller deletes
 #
-# Where the nodes were labelled by hand (the node-selector strategy) none of this is needed.
+# With manually labelled nodes (the node-selector strategy) none of this is needed.
 # Source: pkg/webhooks/pod_webhook.go and pkg/controllers/pod_controller.go of JobSet.
 
 
@@ -37,22 +38,22 @@ _VALIDATING: Final = "vpod.kb.io"
 
 
 class Finder(Protocol):
-    """What the webhooks look up: a node by its name, and the pods of a Job by the Job's uid."""
+    """The reads of the webhooks: a node by name, and the pods of a Job by the Job's uid."""
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace has by its uid."""
+        """Return the objects of an owner in a namespace, by the owner's uid."""
 
 
-# --- when a pod is created ---
+# --- on creation of a pod ---
 
 
 def with_priority(pod: Obj) -> Obj:
-    """The pod with its priority as a label, which tells those apart who share domains; wherever there are nodes or not.
+    """Return the pod with its priority as a label, which separates Jobs that share domains; with or without nodes.
 
-    The pod has its priority by then: the API server's own admission comes first.
+    The pod has its priority already, because the API server's own admission plugins run first.
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
@@ -63,7 +64,7 @@ def with_priority(pod: Obj) -> Obj:
 
 
 def mutate_pod(pod: Obj, find: Finder) -> Obj:
-    """The pod as JobSet's mutating webhook makes it; Forbidden if its leader's domain cannot be told."""
+    """Return the pod as JobSet's mutating webhook does. Raise Forbidden if its leader's domain is unknown."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
     if not _is_looked_after(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -94,17 +95,17 @@ def validate_pod(pod: Obj, find: Finder) -> None:
 
 
 def is_leader(pod: Obj) -> bool:
-    """Whether it is the first pod of its Job, which the others follow."""
+    """Report whether it is the leader: the first pod of its Job."""
     return annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_looked_after(annotations: Mapping[str, str]) -> bool:
-    """Whether the webhooks care for a pod: it is one of a JobSet, and its nodes were not labelled by hand."""
+    """Report whether the webhooks handle a pod: it belongs to a JobSet without manually labelled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
 def _alone_in_domain(leader: Obj) -> Obj:
-    """The leader bound to be with pods of its own Job and with none of another Job of its priority."""
+    """Return the leader with affinity to its own Job, and anti-affinity to other Jobs of its priority."""
     job = [label(leader, well_known.JOB_KEY) or ""]
     priority = [label(leader, well_known.JOB_SET_PRIORITY) or ""]
     same_job: Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
@@ -118,7 +119,7 @@ def _alone_in_domain(leader: Obj) -> Obj:
 
 
 def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
-    """The pod with one more required term of (anti-)affinity, over all namespaces."""
+    """Return the pod with one more required (anti-)affinity term, over all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "topologyKey": annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
@@ -129,7 +130,7 @@ def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
 
 
 def _in_leaders_domain(follower: Obj, find: Finder) -> Obj:
-    """The follower bound to the domain of its leader; as it is while there is none, since it is refused then."""
+    """Return the follower bound to its leader's domain; unchanged without a scheduled leader; it is then rejected."""
     leader = _leader_of(follower, find)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -146,9 +147,9 @@ def _in_leaders_domain(follower: Obj, find: Finder) -> Obj:
 
 
 def _leader_of(follower: Obj, find: Finder) -> Obj | str:
-    """The living leader of the same Job; or why there is none.
+    """Return the live leader of the same Job, or why there is none.
 
-    Upstream looks for the leader by its name and then compares the owners. The owner's pods are fewer.
+    Upstream finds the leader by name and then compares the owners. The owner's pods are fewer.
     """
     for name in (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX):
         if label(follower, name) is None:
@@ -175,15 +176,15 @@ def _pods(objects: Iterable[Obj]) -> list[Obj]:
 
 
 def _deny(webhook: str, message: str) -> NoReturn:
-    """Refuse the pod in the API server's words."""
+    """Reject the pod with the API server's message."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
 
-# --- when a leader was scheduled ---
+# --- after a leader is scheduled ---
 
 
 def leads(pod: Obj) -> bool:
-    """Whether it is a leader that has been scheduled, so that its followers have a place."""
+    """Report whether it is a scheduled leader, so that its followers have a domain."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False
@@ -191,10 +192,10 @@ def leads(pod: Obj) -> bool:
 
 
 def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> list[Obj]:
-    """The followers to delete: all, if one is bound elsewhere; none, if the leader's domain is not known.
+    """Return the followers to delete: all if one is bound elsewhere, none if the leader's domain is unknown.
 
-    `node` is the leader's, `owned` what the leader's Job owns. Those that are being deleted already do not count, or
-    they would take those made in their stead with them.
+    `node` is the leader's, `owned` are the objects of the leader's Job. Followers that are already being deleted are
+    ignored; otherwise their replacements would be deleted too.
     """
     topology_key = annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
     domain = None if node is None else label(node, topology_key)
@@ -206,7 +207,7 @@ def misplaced_followers(leader: Obj, node: Obj | None, owned: Iterable[Obj]) -> 
 
 
 def disrupted(pod: Obj, now: Instant) -> Obj:
-    """The pod marked as disrupted, so that a pod failure policy may ignore its end; as it is if it is marked."""
+    """Return the pod with DisruptionTarget, so that a pod failure policy may ignore it; unchanged if it has that."""
     if is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
@@ -219,18 +220,18 @@ def disrupted(pod: Obj, now: Instant) -> Obj:
 
 
 class ExclusivePlacement:
-    """Keeps the pods of a Job in the domain of its leader."""
+    """Deletes followers outside the domain of their leader."""
 
     name = "exclusive-placement"
     rank = 0
     kinds = (scheme.POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A leader that has been scheduled."""
+        """Return a scheduled leader."""
         return (event.key,) if event.type is not EventType.DELETED and leads(event.obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Mark and delete the followers that are misplaced."""
+        """Mark misplaced followers as disrupted, and delete them."""
         leader = reader.get(key)
         owner = None if leader is None else controller_of(leader)
         if leader is None or owner is None or not leads(leader):

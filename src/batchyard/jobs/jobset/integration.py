@@ -1,4 +1,4 @@
-"""The integration of JobSets. Source: pkg/controller/jobs/jobset/jobset_controller.go of Kueue."""
+"""JobSet integration. Source: pkg/controller/jobs/jobset/jobset_controller.go of Kueue."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,34 +24,34 @@ class JobSetIntegration:
     kind = scheme.JOB_SET
 
     def is_suspended(self, job: Obj) -> bool:
-        """Suspended; its templates are restored in the same write."""
+        """Report whether it is suspended; its templates are restored in the same write."""
         return job["spec"].get("suspend") is True
 
     def is_active(self, job: Obj) -> bool:
-        """Jobs of it are running."""
+        """Report whether it has active Jobs."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Every Job of it is ready or succeeded."""
+        """Report whether all its Jobs are ready or succeeded."""
         replicas = sum(replicated.get("replicas", 1) for replicated in job["spec"].get("replicatedJobs") or ())
         ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready == replicas)
 
     def ending(self, job: Obj) -> Ending | None:
-        """What its Completed or Failed condition says."""
+        """Return the outcome from its Completed or Failed condition."""
         condition = condition_true(job, "Completed", "Failed")
         return None if condition is None else Ending(condition["type"] == "Completed", condition.get("message", ""))
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """One for each replicated job."""
+        """Return the pod template of each replicated job."""
         return [_template(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """The pod sets, in the order of the replicated jobs."""
+        """Return the pod sets, in the order of the replicated jobs."""
         return [_pod_set(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """The pods of replicas that succeeded."""
+        """Return the pods of succeeded replicas."""
         succeeded = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": replicated["name"], "count": done * pods_at_once(replicated["template"]["spec"])}
@@ -60,7 +60,7 @@ class JobSetIntegration:
         ]
 
     def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
-        """The JobSet let go."""
+        """Return the unsuspended JobSet with the injections."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             expected = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
@@ -85,7 +85,7 @@ def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
 
 
 def _template(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod template of a replicated job's Job template."""
+    """Return the pod template of a replicated job's Job template."""
     template: Mapping[str, Any] = replicated["template"]["spec"]["template"]
     return template
 

@@ -1,8 +1,9 @@
-"""What a JobSet does about failed Jobs: its failure policy.
+"""JobSet policies: failure, startup, success and resumption.
 
-The first rule that fits a failed Job says what is done; of the Jobs that fit it the one that failed first is named. A
-policy without such a rule restarts the JobSet, and no policy at all fails it. Two actions, RestartJob and its variant,
-are behind a feature gate that is off: they do nothing, and a JobSet that asks for them is refused before.
+Failure policy: the action is that of the first rule that matches a failed Job; of the Jobs that match it, the one that
+failed first is named. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. Two
+actions, RestartJob and its variant, are behind a disabled feature gate: they do nothing, and JobSets that use them are
+rejected on creation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,21 +27,21 @@ from batchyard.jobs.jobset.status import Counts, StatusDraft
 
 # --- startup ---
 #
-# Whose turn it is: which replicated jobs may have Jobs, and may let them run.
+# Selects the replicated jobs that may have Jobs and may run them.
 #
-# `dependsOn` lets one wait for some before it; `startupPolicy: InOrder` lets each wait for the one before it. A JobSet
-# that is suspended has all its Jobs at once, in whatever order they start later, but for those that depend on others.
+# With `dependsOn`, one waits for earlier ones; with `startupPolicy: InOrder`, each waits for the previous one. A
+# suspended JobSet has all its Jobs at once, in whatever order they start later, except those with dependencies.
 
 
 class Turn(NamedTuple):
-    """The replicated jobs whose turn it is, and whether others wait until these have started."""
+    """The replicated jobs that may start, and whether others wait until these have started."""
 
     replicated_jobs: list[Mapping[str, Any]]
     others_wait: bool
 
 
 def turn_of(jobset: Obj, statuses: Mapping[str, Counts]) -> Turn:
-    """Whose turn it is, by how the Jobs of all replicated jobs stand."""
+    """Return the replicated jobs that may start, given the status of the Jobs of all."""
     in_order = starts_in_order(jobset) and not is_suspended(jobset)
     replicas: dict[str, int] = {}
     free: list[Mapping[str, Any]] = []
@@ -56,7 +57,7 @@ def turn_of(jobset: Obj, statuses: Mapping[str, Counts]) -> Turn:
 
 
 def _is_reached(dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, Counts]) -> bool:
-    """Whether all Jobs of another replicated job are where they are waited for: started, or complete."""
+    """Report whether all Jobs of a dependency have the required status: started, or complete."""
     name = dependency["name"]
     counts = statuses.get(name)
     if counts is None:
@@ -68,17 +69,17 @@ def _is_reached(dependency: Mapping[str, Any], replicas: Mapping[str, int], stat
 
 
 def _has_started(replicas: int, counts: Counts) -> bool:
-    """Whether all its Jobs are ready or have ended."""
+    """Report whether all its Jobs are ready or have ended."""
     return bool(replicas == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 # --- success ---
 #
-# When a JobSet is complete: its success policy.
+# The success policy: when a JobSet is complete.
 
 
 def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
-    """Whether enough Jobs, one or all, of the replicated jobs that the policy names have succeeded; none named: all."""
+    """Report whether enough Jobs of the target replicated jobs (default all) succeeded: one or all of them."""
     policy = jobset["spec"].get("successPolicy") or {}
     targets = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -92,7 +93,7 @@ Rule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: StatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
-    """Do about these Jobs, of which there is one at least, what the failure policy says."""
+    """Apply the failure policy to these failed Jobs (at least one)."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
         draft.fail(_naming(r.JOBS_FAILED, _first(failed)))
@@ -111,7 +112,7 @@ def apply_failure_policy(draft: StatusDraft, jobset: Obj, failed: Sequence[Obj])
 
 
 def _match(rules: Sequence[Rule], failed: Sequence[Obj]) -> tuple[Rule | None, Obj]:
-    """The first rule that fits a Job, and the first Job it fits; no rule, and the first Job of all."""
+    """Return the first rule that matches a Job, and its first Job; no rule and the first Job if none matches."""
     for rule in rules:
         fitting = [job for job in failed if _fits(rule, job)]
         if fitting:
@@ -120,7 +121,7 @@ def _match(rules: Sequence[Rule], failed: Sequence[Obj]) -> tuple[Rule | None, O
 
 
 def _fits(rule: Rule, job: Obj) -> bool:
-    """Whether a rule is about this Job's failure; what the rule does not name it does not ask for."""
+    """Report whether a rule matches this Job's failure; fields that the rule omits match anything."""
     condition = ending(job) or {}
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
@@ -132,7 +133,7 @@ def _fits(rule: Rule, job: Obj) -> bool:
 
 
 def _first(failed: Sequence[Obj]) -> Obj:
-    """The Job that failed first; of several at one time the first by name."""
+    """Return the Job that failed first; ties are broken by name."""
     return min(failed, key=_failed_at)
 
 
@@ -147,30 +148,30 @@ def _restarts_counted(jobset: Obj) -> int:
 
 
 def _naming(why: Why, job: Obj) -> Why:
-    """With the name of the Job that is to blame."""
+    """Append the name of the first failed Job."""
     return Why(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
 
 
 # --- resumption ---
 #
-# A suspended Job that is let go takes over what was put into the JobSet's templates meanwhile.
+# A resumed Job gets changes that were made to the JobSet's templates while it was suspended.
 #
-# A queue writes there where the pods are to run. What others put into the Job's own template stays. The template of a
-# Job may change only while the Job has no start time, so that goes first, in a write of its own.
+# A queue sets there where the pods are to run. Other changes of the Job's own template are kept. The template of a Job
+# may change only while it has no start time, so that is cleared first, in a separate write.
 
 
 def has_start_time(job: Obj) -> bool:
-    """Whether the Job ran before, so that its start time is to be cleared first."""
+    """Report whether the Job ran before, so that its start time must be cleared first."""
     return bool((job.get("status") or {}).get("startTime"))
 
 
 def without_start_time(job: Obj) -> dict[str, Any]:
-    """The Job with its start time cleared."""
+    """Return the Job without its start time."""
     return with_path(job, ("status", "startTime"), None)
 
 
 def resumed_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """The Job let go, its pod template merged with that of its replicated job."""
+    """Return the resumed Job, with its pod template merged with that of its replicated job."""
     merged = _merged_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged, "suspend": False}}
 

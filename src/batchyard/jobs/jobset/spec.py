@@ -1,4 +1,4 @@
-"""What a JobSet's spec asks for, read in one place, with the names that follow from it."""
+"""View of a JobSet's spec, and the names derived from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,13 +13,13 @@ from batchyard.api.meta import Obj, label
 
 
 class Why(NamedTuple):
-    """The reason and the message of a condition or an event."""
+    """The reason and the message of a condition or an Event."""
 
     reason: str
     message: str
 
 
-# Types of conditions.
+# Condition types.
 COMPLETED: Final = "Completed"
 FAILED: Final = "Failed"
 SUSPENDED: Final = "Suspended"
@@ -37,7 +37,7 @@ IN_ORDER_COMPLETED: Final = Why("InOrderStartupPolicyCompleted", "in order start
 JOBS_FAILED: Final = Why("FailedJobs", "jobset failed due to one or more job failures")
 RESTARTS_EXHAUSTED: Final = Why("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
 
-# What a failure policy did; the message names the Job that failed first.
+# Actions of the failure policy; the message names the Job that failed first.
 FAIL_ACTION: Final = Why("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
 RESTART_ACTION: Final = Why("RestartJobSetFailurePolicyAction", "applying RestartJobSet failure policy action")
 FREE_RESTART_ACTION: Final = Why(
@@ -45,11 +45,11 @@ FREE_RESTART_ACTION: Final = Why(
     "applying RestartJobSetAndIgnoreMaxRestarts failure policy action",
 )
 
-# Why a restart began: of no rule's making, or of a rule's, which the reason names.
+# Causes of a restart: the default policy, or a rule, which the reason names.
 BY_DEFAULT: Final = "DefaultFailurePolicy"
 BY_RULE_PREFIX: Final = "FailurePolicy_"
 
-# Why a restart is over.
+# Why a restart has ended.
 RESTARTED: Final = Why("JobsReady", "all jobs are ready")
 RESTART_ENDED_BY_FAILURE: Final = Why("JobSetFailed", "jobset failed")
 RESTART_ENDED_BY_COMPLETION: Final = Why("JobSetCompleted", JOBS_COMPLETED.message)
@@ -70,13 +70,13 @@ def replicated_jobs(jobset: Obj) -> Sequence[Mapping[str, Any]]:
 
 
 def replicas_of(replicated: Mapping[str, Any]) -> int:
-    """How many Jobs a replicated job is."""
+    """Return the number of Jobs of a replicated job."""
     replicas: int = replicated.get("replicas", 1)
     return replicas
 
 
 def group_of(replicated: Mapping[str, Any]) -> str:
-    """The group a replicated job belongs to."""
+    """Return the group that a replicated job belongs to."""
     return replicated.get("groupName") or DEFAULT_GROUP
 
 
@@ -86,7 +86,7 @@ def job_name(jobset: Obj, replicated: Mapping[str, Any], index: int) -> str:
 
 
 def is_suspended(jobset: Obj) -> bool:
-    """Whether its Jobs are to be suspended."""
+    """Report whether its Jobs are to be suspended."""
     return bool(jobset["spec"].get("suspend"))
 
 
@@ -96,37 +96,37 @@ def is_finished(jobset: Obj) -> bool:
 
 
 def is_managed_elsewhere(jobset: Obj) -> bool:
-    """Whether another controller looks after it, as MultiKueue's does."""
+    """Report whether another controller manages it, such as MultiKueue's."""
     return jobset["spec"].get("managedBy") not in {None, CONTROLLER}
 
 
 def starts_in_order(jobset: Obj) -> bool:
-    """Whether a replicated job starts only when the one before it has started."""
+    """Report whether a replicated job starts only after the previous one has started."""
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
 def recreates_at_once(jobset: Obj) -> bool:
-    """Whether no Job of a restart is made before the last one of the attempt before is gone."""
+    """Report whether a restart creates Jobs only after all Jobs of the previous attempt are gone."""
     return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
 
 
 def has_host_names(jobset: Obj) -> bool:
-    """Whether its pods find each other by name."""
+    """Report whether its pods have DNS host names."""
     return bool((jobset["spec"].get("network") or {}).get("enableDNSHostnames"))
 
 
 def subdomain(jobset: Obj) -> str:
-    """The domain of its pods' host names, and the name of the Service behind it."""
+    """Return the domain of its pods' host names, which is also the name of the Service."""
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
 
 
 # --- children ---
 #
-# The Jobs of a JobSet, sorted by what they mean to it.
+# The Jobs of a JobSet, sorted by their state.
 
 
 class Children(NamedTuple):
-    """Those of the present restart attempt by how they stand, and those of earlier ones, which are to go."""
+    """The Jobs of the current restart attempt by state, and those of earlier attempts, which are to be deleted."""
 
     active: list[Obj]
     successful: list[Obj]
@@ -134,14 +134,14 @@ class Children(NamedTuple):
     previous: list[Obj]
 
     def names(self) -> dict[str, None]:
-        """The names that are taken."""
+        """Return the names in use."""
         return {job["metadata"]["name"]: None for jobs in self for job in jobs}
 
 
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
-    """The Jobs by what they mean; None if one does not say which restart attempt it belongs to.
+    """Sort the Jobs by state; None if a Job has no valid restart attempt.
 
-    A JobSet with such a Job is left alone until the Job is gone or marked, as upstream leaves it.
+    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
     """
     restarts: int = (jobset.get("status") or {}).get("restarts", 0)
     children = Children([], [], [], [])
@@ -163,7 +163,7 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
 
 
 def ending(job: Obj) -> Condition | None:
-    """The condition that says how a Job ended; None while it has not."""
+    """Return the terminal condition of a Job; None if it has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["status"] == "True" and condition["type"] in {"Complete", "Failed"}:
             return condition  # type: ignore[no-any-return]
@@ -171,5 +171,5 @@ def ending(job: Obj) -> Condition | None:
 
 
 def replicated_job_name(job: Obj) -> str:
-    """The replicated job a Job is of; '' if it does not say."""
+    """Return the replicated job that a Job belongs to; '' if it has no label."""
     return label(job, well_known.REPLICATED_JOB_NAME) or ""

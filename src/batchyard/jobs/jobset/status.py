@@ -1,7 +1,7 @@
-"""The status of a JobSet being rewritten: what each event does to it, and the events that tell of it.
+"""Status of a JobSet: its counts, and the draft that applies changes and records their Events.
 
-Whatever changes a JobSet's conditions, restarts or terminal state does so here. A condition that changes, in whatever
-way, is told by an event with its reason and message. One that never was true is not told to be false.
+All changes of a JobSet's conditions, restarts or terminal state are made here. Every changed condition is reported by
+an Event with its reason and message. A condition that was never True is not set to False.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec as r
 from batchyard.jobs.jobset.spec import Children, Why, replicas_of, replicated_job_name, replicated_jobs
 
-# --- statuses ---
+# --- replicated job statuses ---
 #
-# How the Jobs of each replicated job stand, as a JobSet's status tells it.
+# The counts of the Jobs of each replicated job, for a JobSet's status.
 
 
 Counts = dict[str, Any]
@@ -24,7 +24,7 @@ Counts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Counts]:
-    """The entries by name. Jobs of earlier restart attempts do not count."""
+    """Return the entries by name. Jobs of earlier restart attempts do not count."""
     counts: dict[str, Counts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
@@ -44,14 +44,14 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Counts]:
 
 
 def are_all_ready(jobset: Obj, statuses: dict[str, Counts]) -> bool:
-    """Whether every Job there is to be runs or has succeeded."""
+    """Report whether all Jobs exist and are ready or succeeded."""
     wanted = sum(map(replicas_of, replicated_jobs(jobset)))
     there: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
     return wanted == there
 
 
 def _is_ready(job: Obj) -> bool:
-    """Whether as many of its pods are ready or have succeeded as may run at once."""
+    """Report whether as many of its pods are ready or succeeded as may run at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_at_once(job["spec"]))
 
@@ -59,12 +59,12 @@ def _is_ready(job: Obj) -> bool:
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 
-#: Two conditions of which one is true at most.
+#: Two mutually exclusive conditions.
 _OTHER: Final = {r.STARTUP_IN_PROGRESS: r.STARTUP_COMPLETED, r.STARTUP_COMPLETED: r.STARTUP_IN_PROGRESS}
 
 
 class Note(NamedTuple):
-    """An event about the JobSet."""
+    """An Event about the JobSet."""
 
     type: str
     reason: str
@@ -72,7 +72,7 @@ class Note(NamedTuple):
 
 
 class StatusDraft:
-    """The status of one JobSet while a look at it changes it, and the events that go with the changes."""
+    """The status of one JobSet during a reconcile, and the Events of its changes."""
 
     __slots__ = ("_conditions", "_jobset", "_status", "_time", "is_changed", "notes")
 
@@ -85,32 +85,32 @@ class StatusDraft:
         self.notes: list[Note] = []
 
     def result(self) -> Obj:
-        """The JobSet with the status as drafted."""
+        """Return the JobSet with the drafted status."""
         if self._conditions:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
     def count(self, statuses: Mapping[str, Counts]) -> None:
-        """Tell how the Jobs of each replicated job stand; upstream keeps the entries by name, the last one first."""
+        """Set the counts of each replicated job; like upstream, sorted by name in descending order."""
         entries = [statuses[name] for name in sorted(statuses, reverse=True)]
         if entries != (self._status.get("replicatedJobsStatus") or []):
             self._status["replicatedJobsStatus"] = entries
             self.is_changed = True
 
     def complete(self) -> None:
-        """Enough of its Jobs have succeeded."""
+        """Set the JobSet to completed."""
         self._set(r.COMPLETED, True, r.JOBS_COMPLETED)
         self._set(r.RESTARTING, False, r.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = r.COMPLETED
 
     def fail(self, why: Why) -> None:
-        """It has failed for good."""
+        """Set the JobSet to failed."""
         self._set(r.FAILED, True, why, WARNING)
         self._set(r.RESTARTING, False, r.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = r.FAILED
 
     def restart(self, cause: str, action: Why, *, counts: bool) -> None:
-        """The next restart attempt begins; Jobs of earlier ones are to go. `counts`: it is one of those allowed."""
+        """Begin the next restart attempt. `counts` is whether it counts towards the maximum."""
         self._status["restarts"] += 1
         if counts:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -119,28 +119,28 @@ class StatusDraft:
         self.notes.append(Note(WARNING, *action))
 
     def end_restart(self) -> None:
-        """All Jobs are ready: a restart, if there was one, is over."""
+        """End a restart, if there is one, because all Jobs are ready."""
         self._set(r.RESTARTING, False, r.RESTARTED)
 
     def suspend(self) -> None:
-        """Its Jobs are suspended."""
+        """Set the JobSet to suspended."""
         self._set(r.SUSPENDED, True, r.JOBS_SUSPENDED)
         self._set(r.RESTARTING, False, r.RESTART_ENDED_BY_SUSPENSION)
 
     def resume(self) -> None:
-        """Its Jobs are let go."""
+        """Set the JobSet to resumed."""
         self._set(r.SUSPENDED, False, r.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Its replicated jobs start one after the other, and some have not."""
+        """Record that the in-order startup is in progress."""
         self._set(r.STARTUP_IN_PROGRESS, True, r.IN_ORDER_IN_PROGRESS)
 
     def end_start_in_order(self) -> None:
-        """Its replicated jobs have all started, one after the other."""
+        """Record that the in-order startup has completed."""
         self._set(r.STARTUP_COMPLETED, True, r.IN_ORDER_COMPLETED)
 
     def _set(self, kind: str, holds: bool, why: Why, event_type: str = NORMAL) -> None:
-        """Set a condition, and tell of it if that changes anything."""
+        """Set a condition, and record an Event if it changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
         changed = holds and self._end_other(kind)
         if index is None:
@@ -158,7 +158,7 @@ class StatusDraft:
             self.notes.append(Note(event_type, *why))
 
     def _end_other(self, kind: str) -> bool:
-        """Of two conditions that exclude each other the other one is false now; it says nothing else about it."""
+        """Set the other one of two exclusive conditions to False, unchanged otherwise. Return whether it was True."""
         for index, condition in enumerate(self._conditions):
             if condition["type"] == _OTHER.get(kind) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}

@@ -1,1 +1,1 @@
-"""Whom to preempt: candidates, and the search for a small set of them that makes room."""
+"""Preemption: finds candidates, and a small set of them that frees enough quota."""

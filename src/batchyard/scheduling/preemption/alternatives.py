@@ -1,4 +1,4 @@
-"""Who holds the quota that is lacking, and why that Workload cannot be preempted for it."""
+"""Holders of the missing quota, and why each was not preempted."""
 
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -20,30 +20,30 @@ INACTIVE: Final = "inactive"
 
 
 class Reason(NamedTuple):
-    """What kind of rule lets a Workload stay, and which."""
+    """Why a Workload is not preempted: the kind of rule, and a text."""
 
     rule: str
     text: str
 
 
 class Holder(NamedTuple):
-    """A Workload that holds some of what is lacking."""
+    """A Workload that holds some of the missing quota."""
 
     workload: Admitted
-    #: What it holds of it, by flavor-resource id.
+    #: What it holds, by flavor-resource id.
     amounts: tuple[tuple[int, int], ...]
-    #: Whether its ClusterQueue uses more than its own quota of it.
+    #: Whether its ClusterQueue uses more than its own quota.
     borrows: bool
 
 
-#: By what they are sorted: the place of its queue, how much, and its key, which no other has; and what it is made of.
+#: A sort key (queue rank, largest amount, unique Workload key), and the data of the holder.
 _Found: TypeAlias = tuple[int, int, str, Admitted, bool, Sequence[int]]
 
 
 def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[Holder]:
-    """All that hold some of these below a node: those who borrow from a queue under its quota first, then its own.
+    """Return all holders below a node: borrowers first if the queue is under its quota, then its own Workloads.
 
-    Within each the largest first, then by key.
+    Within each group the largest holder comes first, then by key.
     """
     return [_holder(found) for found in sorted(_found(snapshot, scope, queue, frs))]
 
@@ -51,13 +51,13 @@ def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: S
 def first_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], most: int
 ) -> tuple[list[Holder], int]:
-    """The first of them, and how many there are: where many hold some, to sort all takes longest."""
+    """Return the first holders, and their total number; sorting all of many would be slow."""
     found = _found(snapshot, scope, queue, frs)
     return [_holder(each) for each in nsmallest(most, found)], len(found)
 
 
 def _found(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_Found]:
-    """Who holds some of these below a node, in no order."""
+    """Return the holders below a node, unsorted."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
     found: list[_Found] = []
     for each in snapshot.queues_below(scope):
@@ -78,7 +78,7 @@ def _holder(found: _Found) -> Holder:
 
 
 def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> Reason | None:
-    """Why a holder is not preempted for a request, by the rules that choose candidates; None if those let it go."""
+    """Return the rule that protects a holder from preemption for this request; None if it may be preempted."""
     queue, rules = request.queue, request.queue.view.preemption
     if holder.queue is queue:
         policy = rules.within_cluster_queue
@@ -104,7 +104,7 @@ def _by_priority(workload: WorkloadView, holder: Admitted, policy: str) -> Reaso
 
 
 def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
-    """What forbids a queue that would borrow to preempt in the cohort; None if it would not borrow, or may."""
+    """Return the rule that forbids preemption while borrowing; None if the queue would not borrow, or may."""
     node, rules = request.queue.node, request.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
         return None
@@ -118,9 +118,9 @@ def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
     return None
 
 
-# --- spared ---
+# --- alternatives ---
 #
-# Who was not preempted when others were, and by which rule: the alternatives that were weighed.
+# Workloads that were not preempted when others were, with the rules: the alternatives to a decision.
 
 
 NEEDLESS: Final = Reason("needless", "there is room enough without it")
@@ -128,14 +128,14 @@ _TOLD_MAX: Final = 32
 
 
 class Spared(NamedTuple):
-    """A Workload that holds some of what was lacking, and why it stays."""
+    """A Workload that holds some of the missing quota, and why it was not preempted."""
 
     holder: Holder
     reason: Reason
 
 
 class Weighed(NamedTuple):
-    """The alternatives to the victims: the most relevant of them, and how many there were."""
+    """The alternatives to the victims: the most relevant ones, and their total number."""
 
     spared: tuple[Spared, ...]
     in_all: int
@@ -145,7 +145,7 @@ NOT_WEIGHED: Final = Weighed((), 0)
 
 
 def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Weighed:
-    """What else was there to preempt, as the snapshot stands when the decision is made."""
+    """Return the alternatives to a preemption, for the snapshot of the decision."""
     assignment = decision.why.assignment
     if assignment is None:
         return NOT_WEIGHED
@@ -163,5 +163,5 @@ def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Wei
 
 
 def _holds(workload: Admitted | None, frs: Sequence[int]) -> bool:
-    """Whether it holds some of these."""
+    """Report whether it holds any of these flavor-resources."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

@@ -1,4 +1,4 @@
-"""What a preemption is to achieve, and the tests that every search for victims shares."""
+"""Preemption context: the goal of a preemption, and the tests shared by all searches for victims."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Target(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Room wanted: by whom, in which queue, how much, and in which flavor-resources somebody must go for it."""
+    """The preemptor, its queue, the requested usage, and the flavor-resources that need preemption."""
 
     workload: WorkloadView
     queue: ClusterQueue
@@ -31,14 +31,14 @@ class Request(NamedTuple):
     contested: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Whether the usage fits as the snapshot now stands."""
+        """Report whether the usage fits the current snapshot."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[Admitted]) -> bool:
-        """Whether it could fit if all these went. Who goes frees at most what it uses, so this never errs with no."""
+        """Report whether it could fit without all candidates. A victim frees at most its usage, so False is exact."""
         node = self.queue.node
         missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing = {fr: amount for fr, amount in missing.items() if amount > 0}
@@ -50,7 +50,7 @@ class Request(NamedTuple):
         return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
-        """The Workloads of a queue that a preemption policy gives away, in the order in which they would go.
+        """Return the Workloads of a queue that a policy allows to preempt, in preemption order.
 
         An inactive ClusterQueue has none: Kueue's snapshot leaves it out, and keeps its usage in the Cohorts.
         """
@@ -58,7 +58,7 @@ class Request(NamedTuple):
             return []
         ranked = queue.ranked()
         if policy != "Any":
-            # Ranked by priority first: what may go is at the front.
+            # The list is sorted by priority first, so eligible Workloads are at the front.
             priority, lowest = self.workload.priority, ranked[0].priority
             with_equal = policy == "LowerOrNewerEqualPriority"
             if lowest > priority or (lowest == priority and not with_equal):
@@ -76,15 +76,15 @@ class Request(NamedTuple):
         return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
 
     def order(self, candidate: Admitted) -> tuple[bool, bool, int, int, str]:
-        """The sort key of candidates: evicted already, other queues, low priority, lately admitted, uid."""
+        """Return the sort key of a candidate: already evicted, other queue, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
 
 
 def fill_back(request: Request, targets: list[Target], *, may_borrow: bool) -> list[Target]:
-    """Spare the targets that turn out not to matter, last found first; the very last one always stays.
+    """Remove unneeded targets, latest first; the very last one always stays.
 
-    The snapshot is without the usage of the targets before, and without that of those returned after. A spared
-    target's place is taken by the last one, as Kueue does it.
+    Before the call, the snapshot excludes the usage of all targets; afterwards, that of the returned ones. The last
+    target takes the position of a removed one, as in Kueue.
     """
     for index in range(len(targets) - 2, -1, -1):
         candidate = targets[index].workload

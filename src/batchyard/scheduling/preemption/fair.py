@@ -1,10 +1,10 @@
-"""Preemption under fair sharing: from the unfairest queues first, as long as fairness gains.
+"""Preemption under fair sharing: from the queues with the highest share first, while fairness improves.
 
-The tree is walked from the root to the child with the highest share that still has candidates. A candidate there goes
-if, seen where the two branches part, the preemptor's share with the new Workload is no more than the victim's without
-the old one (rule S2-a); if that does not make room, one more per queue may go while the preemptor's share stays below
-the victim's present one (S2-b). A platform may choose one rule alone: then the walk goes by that. Children are looked
-at in order of name; of equal Cohorts the last counts.
+The tree is walked from the root to the child with the highest share that still has candidates. Shares are compared in
+the two branches below the lowest common Cohort. Rule S2-a allows a preemption if the preemptor's share with the new
+Workload is at most the victim's share without the old one. If that does not free enough quota, rule S2-b allows one
+more per queue while the preemptor's share is below the victim's present one. If a platform chooses only one rule, the
+walk uses that. Children are visited in order of name; of equal Cohorts the last one counts.
 Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
 """
 
@@ -21,24 +21,24 @@ from batchyard.scheduling.quota import QuotaNode, is_borrowing_with
 
 
 class Strategy(StrEnum):
-    """What makes a preemption fair, as Kueue's fairSharing.preemptionStrategies call it."""
+    """When a preemption is fair, named as in Kueue's fairSharing.preemptionStrategies."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     INITIAL_SHARE = "LessThanInitialShare"
 
 
-#: Kueue's default: the second where the first does not make room.
+#: Kueue's default: the second rule applies where the first does not free enough quota.
 BOTH: Final = (Strategy.FINAL_SHARE, Strategy.INITIAL_SHARE)
 
 
 def find_targets(request: Request, strategies: Sequence[Strategy] = BOTH) -> list[Target]:
-    """The Workloads to preempt, or none if that would not make room."""
+    """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
     candidates = sorted(_candidates(request), key=request.order)
     if not candidates or not request.could_ever_fit(candidates):
         return []
     snapshot = request.snapshot
     with snapshot.what_if():
-        snapshot.add_usage(request.queue, request.usage)  # shares count the new Workload in
+        snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
         fits, targets, rest = _first_rule(request, candidates, strategies[0])
         if not fits and len(strategies) > 1:
             fits, targets = _second_rule(request, rest, targets)
@@ -58,7 +58,7 @@ def _candidates(request: Request) -> Iterator[Admitted]:
 
 
 def _fits(request: Request) -> bool:
-    """Whether the Workload fits; its own usage, counted in for the shares, is set aside for the moment."""
+    """Report whether the Workload fits, with its own usage removed for the test."""
     snapshot = request.snapshot
     snapshot.remove_usage(request.queue, request.usage)
     fits = request.fits(may_borrow=True)
@@ -69,7 +69,7 @@ def _fits(request: Request) -> bool:
 def _first_rule(
     request: Request, candidates: Sequence[Admitted], strategy: Strategy
 ) -> tuple[bool, list[Target], list[Admitted]]:
-    """S2-a, or the rule chosen instead. Returns whether it fits now, the targets, and the candidates left for S2-b."""
+    """Apply S2-a, or the configured rule. Return whether it fits, the targets, and the candidates left for S2-b."""
     order = _TargetOrder(request, candidates, strategy)
     entitled = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
     targets: list[Target] = []
@@ -91,13 +91,13 @@ def _first_rule(
 
 
 def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, rest: list[Admitted]) -> Admitted | None:
-    """The first candidate of a queue that the rule lets go; those before it are left for S2-b."""
+    """Return the first candidate of a queue that the rule allows; earlier ones are left for S2-b."""
     ours, theirs = order.branches(queue)
     our_share, before = order.share(ours), order.share(theirs)
     if order.strategy is Strategy.INITIAL_SHARE:
         if compare(our_share, before) < 0:
             return order.pop(queue)
-        order.drop(queue)  # who goes makes no difference to that
+        order.drop(queue)  # independent of the candidate
         return None
     hopeless = math.isinf(our_share.weighted) and not math.isinf(before.weighted)
     while order.has_workload(queue):
@@ -109,7 +109,7 @@ def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, r
 
 
 def _share_without(request: Request, order: "_TargetOrder", branch: QuotaNode, candidate: Admitted) -> Share:
-    """A branch's share if a Workload in it were gone."""
+    """Return a branch's share without one of its Workloads."""
     snapshot = request.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
     share = order.share(branch)
@@ -118,7 +118,7 @@ def _share_without(request: Request, order: "_TargetOrder", branch: QuotaNode, c
 
 
 def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Target]) -> tuple[bool, list[Target]]:
-    """S2-b: at most one candidate of each queue."""
+    """Apply S2-b: at most one candidate of each queue."""
     order = _TargetOrder(request, rest)
     while (queue := order.next_queue()) is not None:
         ours, theirs = order.branches(queue)
@@ -133,7 +133,7 @@ def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Targe
 
 
 class _TargetOrder:
-    """Which queue to take from next: at each level of the tree the child with the highest share."""
+    """Chooses the next queue to preempt in: at each level of the tree the child with the highest share."""
 
     def __init__(
         self, request: Request, candidates: Sequence[Admitted], strategy: Strategy = Strategy.INITIAL_SHARE
@@ -143,28 +143,28 @@ class _TargetOrder:
         self._left: dict[QuotaNode, list[Admitted]] = {}
         for candidate in reversed(candidates):
             self._left.setdefault(candidate.queue.node, []).append(candidate)
-        #: Nodes that will yield no more, ever.
+        #: Nodes without further candidates.
         self._pruned: dict[QuotaNode, None] = {}
         self._home = dict.fromkeys(request.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        """A node's share as things stand."""
+        """Return a node's current share."""
         return share_of(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Whether the queue has candidates left."""
+        """Report whether the queue has candidates left."""
         return bool(self._left.get(queue.node))
 
     def pop(self, queue: ClusterQueue) -> Admitted:
-        """The queue's next candidate."""
+        """Return and remove the queue's next candidate."""
         return self._left[queue.node].pop()
 
     def drop(self, queue: ClusterQueue) -> None:
-        """Take no more from a queue."""
+        """Exclude a queue from now on."""
         self._pruned[queue.node] = None
 
     def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """The preemptor's and the queue's branches below their lowest common Cohort."""
+        """Return the branches of the preemptor and of the queue below their lowest common Cohort."""
         ours, theirs = self._request.queue.node.path, queue.node.path
         level = 0
         while ours[level] is theirs[level]:
@@ -172,7 +172,7 @@ class _TargetOrder:
         return ours[level], theirs[level]
 
     def next_queue(self) -> ClusterQueue | None:
-        """The queue to take from next; None when there is none."""
+        """Return the next queue; None if there is none."""
         root = self._request.queue.node.path[0]
         if root is self._request.queue.node:
             alone = self._request.queue
@@ -184,7 +184,7 @@ class _TargetOrder:
         return None
 
     def _descend(self, root: QuotaNode) -> ClusterQueue | None:
-        """From the root to the child of highest share, level by level; None if a dead end was pruned instead."""
+        """Walk down to the child with the highest share, level by level; None if a dead end was pruned instead."""
         queue_of = self._request.snapshot.queue_of
         cohort = root
         while True:

@@ -1,8 +1,8 @@
-"""Preemption by priority and by place in the cohort tree.
+"""Classical preemption: by priority and by position in the cohort tree.
 
-Candidates come from three places: the own ClusterQueue; subtrees whose quota the preemptor is nearer to (a hierarchical
-advantage: any of them may be reclaimed, whatever the borrowing rules); and the rest of the tree. They are taken one by
-one, in order, until the Workload fits; then those that turn out not to matter are spared.
+Candidates come from three sources: the own ClusterQueue; subtrees over which the preemptor has a hierarchical
+advantage, so that it may reclaim from any of them regardless of borrowing rules; and the rest of the tree. They are
+preempted one by one, in order, until the Workload fits. Then unneeded targets are removed.
 Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 """
 
@@ -28,7 +28,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def find_targets(request: Request) -> list[Target]:
-    """The Workloads to preempt, or none if that would not make room."""
+    """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
     candidates = Candidates(request)
     found = [candidates.own, candidates.by_priority, candidates.hierarchical]
     if not any(found) or not request.could_ever_fit(*found):
@@ -43,13 +43,13 @@ def find_targets(request: Request) -> list[Target]:
 
 
 class Candidates:
-    """All that may be preempted, and on what ground."""
+    """All preemption candidates, grouped by why they are eligible."""
 
     __slots__ = ("_common", "_request", "_with_advantage", "by_priority", "hierarchical", "own")
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        #: By ClusterQueue, the Cohort it shares with the preemptor.
+        #: By ClusterQueue, the lowest Cohort in common with the preemptor.
         self._common: dict[ClusterQueue, QuotaNode] = {}
         self._with_advantage: dict[ClusterQueue, None] = {}
         self.hierarchical: list[Admitted] = []
@@ -60,7 +60,7 @@ class Candidates:
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
     def ordered(self) -> list[Admitted]:
-        """In the order in which they go: those evicted already first, then by their ground."""
+        """Return the candidates in preemption order: already evicted ones first, then by group."""
         lists = [sorted(self.hierarchical, key=RANK), sorted(self.by_priority, key=RANK), self.own]
         ordered = [candidate for found in lists for candidate in found]
         if any(candidate.evicted for candidate in ordered):
@@ -68,9 +68,9 @@ class Candidates:
         return ordered
 
     def may_go(self, candidate: Admitted, *, may_borrow: bool) -> bool:
-        """Whether it may go as things stand.
+        """Report whether a candidate may be preempted in the current snapshot.
 
-        Others taken before may have left its queue, or a Cohort on the way to it, within quota: then it is spared.
+        It may not if earlier targets have already brought its queue, or a Cohort on its path, within quota.
         """
         request, queue = self._request, candidate.queue
         if queue is request.queue:
@@ -86,7 +86,7 @@ class Candidates:
         return True
 
     def reason(self, candidate: Admitted) -> str:
-        """What it is told."""
+        """Return the reason for the Preempted condition of a candidate."""
         queue = candidate.queue
         if queue is self._request.queue:
             return PreemptionReason.IN_CLUSTER_QUEUE
@@ -95,7 +95,7 @@ class Candidates:
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
     def _may_go_while_borrowing(self, candidate: Admitted) -> bool:
-        """Whether one without hierarchical advantage over it may take its place even if it borrows for that."""
+        """Report whether the preemptor may borrow while it preempts this candidate without hierarchical advantage."""
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
             return False
@@ -103,9 +103,9 @@ class Candidates:
         return threshold is None or candidate.priority <= threshold
 
     def _walk_up(self, *, only_with_advantage: bool) -> None:
-        """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage.
+        """Collect candidates from ever larger subtrees; the first with quota for the request gives the advantage.
 
-        Who borrows already, and may not preempt for that, has nobody to take from where it lacks the advantage.
+        A preemptor that borrows already, and may not preempt while borrowing, has candidates only with the advantage.
         """
         previous, remaining = self._request.queue.node, self._request.usage
         advantage = fits_in_quota(previous, remaining)
@@ -118,7 +118,7 @@ class Candidates:
             previous = cohort
 
     def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
-        """Candidates of a subtree without one of its branches; branches within their quota are left alone."""
+        """Collect the candidates of a subtree except one branch; branches within their quota are skipped."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested = request.snapshot.queue_of, request.contested
@@ -139,10 +139,10 @@ class Candidates:
 
 
 def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
-    """Whether borrowing is allowed, attempt by attempt.
+    """Return for each attempt whether borrowing is allowed.
 
-    Candidates above the priority threshold may go only if the preemptor does not borrow then: with borrowing there
-    are fewer candidates, without it less room.
+    Candidates above the priority threshold are eligible only if the preemptor does not borrow. With borrowing there are
+    fewer candidates; without it there is less quota.
     """
     forbidden = not request.queue.view.preemption.borrow_within_cohort
     from_others = bool(candidates.hierarchical or candidates.by_priority)
@@ -155,14 +155,14 @@ def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
 
 def _is_under_nominal(request: Request) -> bool:
     usage, quota = request.queue.node.usage, request.queue.node.subtree
-    for fr in request.contested:  # noqa: SIM110 - asked for every head that waits, and faster so
+    for fr in request.contested:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False
     return True
 
 
 def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
-    """Take candidates until the Workload fits, then spare what can be; none if it never fits."""
+    """Preempt candidates until the Workload fits, then remove unneeded ones; empty if it never fits."""
     targets: list[Target] = []
     for candidate in ordered:
         if not candidates.may_go(candidate, may_borrow=may_borrow):
@@ -174,9 +174,9 @@ def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, 
     return []
 
 
-# --- search ---
+# --- preemptor ---
 #
-# One head's search for victims. The same question comes often: answers are kept while the snapshot stands still.
+# The search for victims of one head. Results are cached while the snapshot is unchanged, because queries repeat.
 
 
 class VictimSearch:
@@ -187,7 +187,7 @@ class VictimSearch:
     def __init__(
         self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, strategies: Sequence[fair.Strategy]
     ) -> None:
-        """`strategies` are those of fair sharing; none where queues do not share so."""
+        """`strategies` are those of fair sharing; empty without fair sharing."""
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
@@ -195,18 +195,18 @@ class VictimSearch:
         self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
 
     def targets_for(self, assignment: Assignment) -> list[Target]:
-        """Whom to preempt for an assignment; none if that would not make room.
+        """Return the Workloads to preempt for an assignment; empty if preemption cannot free enough quota.
 
-        The count of pods, where a queue has quota for it, is no part of the question: it is none upstream.
+        The pod count is left out even if a queue has quota for it, as upstream.
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._targets(tuple(usage), assignment.preempting)
 
     def oracle(self, fr: int, amount: int, height: int) -> Quality:
-        """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow.
+        """Return whether and how preemption could free an amount, and the height that it would then borrow from.
 
-        As things stand the amount lies at that height.
+        `height` is the height that the amount would borrow from at present.
         """
         node = self._queue.node
         targets = self._targets(((fr, amount),), (fr,))

@@ -1,1 +1,1 @@
-"""Lifecycles: the states objects go through, as pure functions from an object to the next one."""
+"""Workload lifecycle: pure functions from an object to its next state, and the controller that applies them."""

@@ -1,6 +1,6 @@
-"""The admission checks of a Workload: which it needs, how they begin, and what those that failed say.
+"""Admission checks of a Workload: which ones it requires, their initial state, and messages of failed ones.
 
-A check is Pending until the controller it names makes it Ready, Retry or Rejected. Sources: Kueue's
+A check is Pending until its controller sets it to Ready, Retry or Rejected. Sources: Kueue's
 pkg/workload/admissionchecks.go, and its workload_controller in pkg/controller/core.
 """
 
@@ -23,22 +23,22 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def checks_of(workload: Obj) -> Sequence[Check]:
-    """The checks in its status."""
+    """Return the checks in its status."""
     return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
 
 
 def are_ready(checks: Sequence[Check]) -> bool:
-    """Whether nothing is left to be checked."""
+    """Report whether all checks are Ready."""
     return all(check["state"] == READY for check in checks)
 
 
-# --- which ---
+# --- required checks ---
 
 
 def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None) -> list[str]:
-    """The names of the checks a Workload of a ClusterQueue needs, sorted.
+    """Return the names of the checks that a Workload of a ClusterQueue requires, sorted.
 
-    One that holds quota needs those of its flavors. Of one that waits only those are known that all flavors need.
+    With quota, it requires those of its flavors. While it is pending, only checks that all flavors require are known.
     """
     if not queue.check_rules:
         return []
@@ -51,16 +51,16 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
 
 
 def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
-    """The names of those of its checks that were tried again and may be needed still.
+    """Return the names of its retried checks that may still be required.
 
-    They stay while it waits, whatever its next flavors: else each try would be the first, and none ever the last.
+    They stay while it is pending, whatever its next flavors are. Otherwise the retry count would never reach its limit.
     """
     rules = [rule.name for rule in queue.check_rules]
     return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
 
 
 def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
-    """The Workload with exactly these checks: new ones are pending; the same object if it has them."""
+    """Return the Workload with exactly these checks, new ones Pending; the same object if it has them."""
     known = {check["name"]: check for check in checks_of(workload)}
     if known.keys() == frozenset(required):
         return workload
@@ -72,12 +72,12 @@ def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
 
 
 def new_check(name: str, time: str) -> Check:
-    """A check nobody has looked at."""
+    """Return a new Pending check."""
     return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": time}
 
 
 def reset_check(check: Check, time: str) -> Check:
-    """A check as an eviction leaves it: it starts anew, and knows how often it was to be tried again."""
+    """Return a check after an eviction: Pending again, with its retry count."""
     if check["state"] == PENDING:
         return check
     message = f"Reset to Pending after eviction. Previously: {check['state']}"
@@ -90,7 +90,7 @@ def reset_check(check: Check, time: str) -> Check:
 
 
 def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
-    """The Workload with a check in place of that of its name, as of now if its state is another."""
+    """Return the Workload with a check replaced by name; a changed state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
     if check == old:
@@ -100,24 +100,24 @@ def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
     return with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-# --- those that failed ---
+# --- failed checks ---
 
 
 def in_state(workload: Obj, state: str) -> list[Check]:
-    """Its checks in a state, by name."""
+    """Return its checks in a state, by name."""
     found = [check for check in checks_of(workload) if check["state"] == state]
     return sorted(found, key=lambda check: check["name"])
 
 
 def told(checks: Sequence[Check], state: str) -> str:
-    """What these checks say of a state they are all in, in Kueue's words."""
+    """Describe these checks, which are all in one state, in Kueue's words."""
     parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
     noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"
     return f"{noun} in {state} state: {'; '.join(parts)}"
 
 
 def retry_at(workload: Obj) -> Instant | None:
-    """When the last of the checks that are to be tried again lets it queue; None if they do not care."""
+    """Return the latest retry time of its checks in state Retry; None if they have none."""
     times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in in_state(workload, RETRY)

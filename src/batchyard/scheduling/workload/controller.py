@@ -1,4 +1,4 @@
-"""Which Workloads a change of a queue concerns: an index that the same watch events would build again."""
+"""Workload controller, and the index of the Workloads affected by a change of a queue."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ _MODIFIED: Final = EventType.MODIFIED
 
 
 class QueueIndex:
-    """Which Workloads are in which LocalQueue, which LocalQueues in which ClusterQueue, and which queues are open."""
+    """Workloads by LocalQueue, LocalQueues by ClusterQueue, and the open queues; built only from watch events."""
 
     def __init__(self) -> None:
         # LocalQueues by namespace and name: team-a/queue.
@@ -28,23 +28,23 @@ class QueueIndex:
         self._local_queues: dict[str, dict[str, None]] = {}
         #: The ClusterQueue of each open LocalQueue.
         self._open_local_queues: dict[str, str] = {}
-        #: Open ClusterQueues, each with whether it takes every namespace.
+        #: Open ClusterQueues, each with whether it accepts every namespace.
         self._open_cluster_queues: dict[str, bool] = {}
-        #: Those that ask for admission checks.
+        #: ClusterQueues that require admission checks.
         self._checking_cluster_queues: dict[str, None] = {}
 
     def has_checks(self, workload: WorkloadView) -> bool:
-        """Whether the ClusterQueue of its LocalQueue asks for admission checks."""
+        """Report whether the ClusterQueue of its LocalQueue requires admission checks."""
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Whether its queues exist and none is stopped, inactive or going; with `to_all`, and take every namespace."""
+        """Report whether its queues exist and are open; with `to_all`, also that they accept every namespace."""
         cluster_queue = self._open_local_queues.get(workload.queue)
         takes_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return takes_all is True or (takes_all is False and not to_all)
 
     def note_workload(self, event: WatchEvent) -> None:
-        """Take note of a Workload's queue; one that is finished or gone is in none."""
+        """Record a Workload's queue; a finished or deleted Workload is removed."""
         key, view = event.key, workload_view(event.obj)
         before = None if event.old is None else workload_view(event.old).queue
         if before == view.queue and event.type is _MODIFIED and not view.finished:
@@ -57,7 +57,7 @@ class QueueIndex:
             self._workloads.setdefault(view.queue, {})[key] = None
 
     def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Take note of a LocalQueue; its Workloads, if they must look at it again."""
+        """Record a LocalQueue. Return its Workloads if they must be reconciled."""
         place, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
         gone = event.type is EventType.DELETED
         if gone:
@@ -71,7 +71,7 @@ class QueueIndex:
         return list(self._workloads.get(place, ())) if _matters(event) else ()
 
     def note_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Take note of a ClusterQueue; the Workloads of its LocalQueues, if they must look at it again."""
+        """Record a ClusterQueue. Return the Workloads of its LocalQueues if they must be reconciled."""
         name = event.key.name
         if event.type is EventType.DELETED or _closure(event.obj) != _OPEN:
             self._open_cluster_queues.pop(name, None)
@@ -87,7 +87,7 @@ class QueueIndex:
 
 
 class _Closure(NamedTuple):
-    """All of a queue that its Workloads depend on."""
+    """The state of a queue that its Workloads depend on."""
 
     stop_policy: str
     terminating: bool
@@ -103,7 +103,7 @@ def _closure(queue: Obj) -> _Closure:
 
 
 def _matters(event: WatchEvent) -> bool:
-    """Whether Workloads must look again: the queue came, went, opened, closed, or asks for other checks."""
+    """Report whether Workloads must be reconciled: the queue appeared, opened, closed, or changed its checks."""
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     asked, asks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
@@ -112,17 +112,17 @@ def _matters(event: WatchEvent) -> bool:
 
 # --- workload ---
 #
-# The lifecycle of Workloads: what happens to them because of their spec, their queues and time alone.
+# The Workload lifecycle: transitions caused by its spec, its queues and time alone.
 #
-# One step per reconcile (`workload_steps`): its write brings the Workload back for the next. Here is said when to look,
-# and orphans end. Source: pkg/controller/core/workload_controller.go of Kueue, less queueing.
+# Each reconcile makes one step (`steps.py`); its write triggers the next one. This module decides when to reconcile,
+# and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue, less queueing.
 
 
 _NO_STATUS: Final[Obj] = {}
 
 
 class WorkloadLifecycle:
-    """Keeps the conditions of every Workload true to its spec, its queues and the time."""
+    """Keeps the conditions of every Workload consistent with its spec, its queues and the time."""
 
     name = "workload"
     rank = 0
@@ -130,11 +130,11 @@ class WorkloadLifecycle:
 
     def __init__(self, pods_ready_policy: PodsReadyPolicy | None = None) -> None:
         self._index = QueueIndex()
-        #: None: pods may take as long as they like.
+        #: None disables the PodsReady timeout.
         self._policy = pods_ready_policy
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A Workload that may need a step; all Workloads of a queue that opened, closed, came or went."""
+        """Return a Workload that may need a step, or all Workloads of a queue that opened, closed, or changed."""
         kind = event.key.kind
         if kind == scheme.WORKLOAD:
             self._index.note_workload(event)
@@ -146,7 +146,7 @@ class WorkloadLifecycle:
         return ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Take the first step that is due."""
+        """Make the first step that is due."""
         workload = reader.get(key)
         if workload is None:
             return Outcome()
@@ -157,7 +157,7 @@ class WorkloadLifecycle:
         return first_step(Look(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_look(self, workload: Obj) -> bool:
-        """Whether a step may be due. Most changes are the scheduler's, and need none."""
+        """Report whether a step may be due. Most changes come from the scheduler and need none."""
         view, status, index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
             return "finalizers" in workload["metadata"] and _is_orphan(workload)
@@ -184,7 +184,7 @@ class WorkloadLifecycle:
 
 
 def _is_orphan(workload: Obj) -> bool:
-    """Its job is gone: it has no owner any more, though it had one, or it is being deleted."""
+    """Report whether its job is gone: it has lost its owner, or it is being deleted without one."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False
@@ -201,7 +201,7 @@ def _queues_of(workload: Obj, reader: Reader) -> Queues:
 
 
 def _end(workload: Obj, now: Instant) -> Outcome:
-    """Finish an orphan, so that its quota is free; then let it go."""
+    """Finish an orphan so that its quota is released, then remove its finalizer."""
     metadata = workload["metadata"]
     if not _is_orphan(workload):
         return Outcome()

@@ -1,24 +1,24 @@
-"""The lifecycle of a Workload: what each event does to its status.
+"""Workload lifecycle: the effect of each event on the status.
 
-Theory of operation. A Workload is in one of four states, which its conditions tell (`status`):
+Theory of operation. A Workload is in one of four states, given by its conditions (`status`):
 
     event               pending          quotaReserved        admitted             finished
     ------------------  ---------------  -------------------  -------------------  --------
-    reserve_quota       quotaReserved, or admitted when no check is waited for
+    reserve_quota       quotaReserved, or admitted if no check is outstanding
     sync_admitted       pending          admitted if all checks are Ready          -
     set_pending         pending          pending              pending              -
     evict, deactivate   unchanged: only marked, the quota stays reserved until the work has stopped
     release_after_...   pending          pending              pending              -
     finish              finished         finished             finished             finished
 
-Beside the state run two marks: Evicted (stop the work, then release) and Requeued (False: do not queue again yet).
-Eviction takes two steps because quota is free only once the pods are gone.
+Two marks are independent of the state: Evicted (stop the work, then release quota) and Requeued (False: do not queue
+yet). Eviction takes two steps because quota is free only once the pods are gone.
 
-Rule 1: whatever changes these conditions does so through the functions of this file.
-Rule 2: the conditions are the state. Nothing is remembered elsewhere, so a restart loses nothing.
+Rule 1: only the functions of this file change these conditions.
+Rule 2: the conditions are the state. Nothing is stored elsewhere, so a restart loses nothing.
 
-Every function takes an object and returns a new one that shares what did not change; the same object when nothing
-did. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
+Every function takes an object and returns a new one that shares the unchanged parts, or the same object if nothing
+changed. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from batchyard.scheduling.workload.checks import are_ready, new_check, reset_che
 
 # --- reasons ---
 #
-# The words of a Workload's conditions: their types, and the reasons other layers branch on.
+# Condition types of a Workload, and the reasons that other modules branch on.
 #
 # Source: apis/kueue/v1beta2/workload_types.go of Kueue. Clients read these texts, so they are never changed.
 
@@ -61,7 +61,7 @@ EVICTED_BY_LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
 EVICTED_DUE_TO_NODE_FAILURES: Final = "NodeFailures"
 DEACTIVATED: Final = "Deactivated"
 
-# Reasons of QuotaReserved=False, beside those of batchyard.core.reasons.
+# Reasons of QuotaReserved=False, besides those of batchyard.scheduling.messages.
 TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
 WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
 ON_HOLD: Final = "OnHold"
@@ -73,11 +73,11 @@ BACKOFF_FINISHED: Final = "BackoffFinished"
 CLUSTER_QUEUE_RESTARTED: Final = "ClusterQueueRestarted"
 LOCAL_QUEUE_RESTARTED: Final = "LocalQueueRestarted"
 
-# Reasons of DeactivationTarget=True, beside EVICTED_BY_ADMISSION_CHECK.
+# Reasons of DeactivationTarget=True, besides EVICTED_BY_ADMISSION_CHECK.
 MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
 REQUEUING_LIMIT_EXCEEDED: Final = "RequeuingLimitExceeded"
 
-# Reasons of PodsReady, first those of False.
+# Reasons of PodsReady, those of False first.
 WAIT_FOR_START: Final = "WaitForStart"
 WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
 STARTED: Final = "Started"
@@ -113,14 +113,14 @@ class Eviction(NamedTuple):
 
     @property
     def condition_reason(self) -> str:
-        """The reason of the Evicted condition: a deactivation names its cause in it."""
+        """The reason of the Evicted condition; a deactivation includes its cause."""
         if self.reason == DEACTIVATED and self.underlying_cause:
             return f"{self.reason}DueTo{self.underlying_cause}"
         return self.reason
 
     @property
     def event_reason(self) -> str:
-        """The reason of the event about it."""
+        """The reason of the Event about it."""
         return f"EvictedDueTo{self.condition_reason}"
 
 
@@ -128,7 +128,7 @@ class Eviction(NamedTuple):
 
 
 def status(workload: Obj) -> Status:
-    """The state a Workload is in."""
+    """Return the state of a Workload."""
     if is_finished(workload):
         return Status.FINISHED
     if is_admitted(workload):
@@ -137,48 +137,48 @@ def status(workload: Obj) -> Status:
 
 
 def is_finished(workload: Obj) -> bool:
-    """Its work is over, for good or ill."""
+    """Report whether it finished, successfully or not."""
     return is_true(workload, FINISHED)
 
 
 def is_admitted(workload: Obj) -> bool:
-    """It may run."""
+    """Report whether it is admitted."""
     return is_true(workload, ADMITTED)
 
 
 def is_evicted(workload: Obj) -> bool:
-    """It must stop, or has stopped and was not given quota since."""
+    """Report whether it is evicted and has not got quota since."""
     return is_true(workload, EVICTED)
 
 
 def has_quota_reservation(workload: Obj) -> bool:
-    """It holds quota."""
+    """Report whether it holds quota."""
     return is_true(workload, QUOTA_RESERVED)
 
 
 def admission_of(workload: Obj) -> Mapping[str, Any]:
-    """What it was given; nothing where whoever wrote that it holds quota did not write what."""
+    """Return its admission; empty if another client wrote the condition without it."""
     return (workload.get("status") or {}).get("admission") or {}
 
 
 def cluster_queue_of(workload: Obj) -> str:
-    """Where it holds quota; '' where nobody said."""
+    """Return the ClusterQueue whose quota it holds; '' if none is given."""
     return admission_of(workload).get("clusterQueue") or ""
 
 
 def is_active(workload: Obj) -> bool:
-    """It is wanted: `spec.active`, true unless said otherwise."""
+    """Return `spec.active`, which defaults to true."""
     return workload["spec"].get("active") is not False
 
 
 def is_on_hold(workload: Obj) -> bool:
-    """Its job gave the quota back on purpose and does not want it again yet."""
+    """Report whether its job released the quota on purpose and does not request it yet."""
     condition = find_condition(workload, QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["reason"] == ON_HOLD
 
 
 def has_admission_gate(workload: Obj) -> bool:
-    """An annotation keeps it out of the queue."""
+    """Report whether an annotation gates its admission."""
     return bool(annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
@@ -188,10 +188,10 @@ def has_admission_gate(workload: Obj) -> bool:
 def reserve_quota(
     workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> Obj:
-    """Give it quota; with `admitted`, which says that no required check is missing, settle Admitted as well.
+    """Reserve quota for it; if `admitted` (no required check is missing), set Admitted as well.
 
-    It has the checks that it needs and no others, where they are given; those it has not heard of yet are pending. What
-    its pods asked for is no longer reported apart: the admission says it.
+    If `checks` is given, it gets exactly these checks, and new ones are Pending. `resourceRequests` is removed, because
+    the admission contains the usage.
     """
     draft = StatusDraft(workload, now)
     draft.set_field("admission", admission)
@@ -205,7 +205,7 @@ def reserve_quota(
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
     for kind in (EVICTED, PREEMPTED, BLOCKED_ON_PREEMPTION_GATES):
         if draft.is_true(kind):
-            # People ask what happened before: the condition keeps what it said.
+            # The conditions keep their previous message for users.
             draft.set_condition(kind, False, "QuotaReserved", f"Previously: {draft.conditions[kind]['message']}")
     if admitted:
         _sync_admitted(draft)
@@ -213,16 +213,16 @@ def reserve_quota(
 
 
 def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Take its quota away, if it has any, and say why it has none."""
+    """Remove its quota, if any, and set the reason why it has none."""
     draft = StatusDraft(workload, now)
     _unset_quota(draft, reason, message)
     return draft.result()
 
 
 def without_stale_admission(workload: Obj) -> Obj:
-    """Remove an admission that is left without a quota reservation: another client reset the condition alone.
+    """Remove an admission that has no quota reservation because another client reset only the condition.
 
-    It would keep the next admission out, for a set admission must not change.
+    It would prevent the next admission, because a set admission is immutable.
     """
     if has_quota_reservation(workload) or "admission" not in (workload.get("status") or _NO_STATUS):
         return workload
@@ -230,7 +230,7 @@ def without_stale_admission(workload: Obj) -> Obj:
 
 
 def sync_admitted(workload: Obj, now: Instant) -> Obj:
-    """Make Admitted what quota, checks and topology say; add up the time it ran when that ends."""
+    """Set Admitted from quota, checks and topology; when it ends, add up the execution time."""
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
     draft = StatusDraft(workload, now)
@@ -239,7 +239,7 @@ def sync_admitted(workload: Obj, now: Instant) -> Obj:
 
 
 def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]]) -> Obj:
-    """Report what its pod sets ask for, each `{"name": ..., "resources": {...}}`, while it waits."""
+    """Report the requests of its pod sets while it is pending, each as `{"name": ..., "resources": {...}}`."""
     old = workload.get("status") or _NO_STATUS
     if old.get("resourceRequests") == requests:
         return workload
@@ -258,7 +258,7 @@ def evict(
     preempted: str | None = None,
     cause: str = "",
 ) -> Obj:
-    """Mark it to be stopped; `preempted` is the reason of its Preempted condition, with the same message."""
+    """Mark it as evicted; `preempted` is the reason of its Preempted condition, with the same message."""
     draft = StatusDraft(workload, now)
     if preempted is not None:
         draft.set_condition(PREEMPTED, True, preempted, message, observed=False)
@@ -267,7 +267,7 @@ def evict(
 
 
 def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
-    """Keep it from queueing again before an instant, unless a later one is set; `counts` it as one more try."""
+    """Delay its requeue until an instant, unless a later one is set; `counts` increments the requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if counts:
@@ -278,7 +278,8 @@ def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
 
 
 def release_after_eviction(workload: Obj, now: Instant) -> Obj:
-    """Give its quota back once an evicted one has stopped; it queues again at once only if it lost its place to others.
+    """Release the quota of an evicted Workload that has stopped; only after preemption or node failure it requeues at
+    once.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
@@ -293,20 +294,20 @@ def release_after_eviction(workload: Obj, now: Instant) -> Obj:
 
 
 def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Say that it may queue again after an eviction, and why."""
+    """Set that it may be queued again after an eviction, with the reason."""
     draft = StatusDraft(workload, now)
     draft.set_condition(REQUEUED, True, reason, message)
     return draft.result()
 
 
 def finish_backoff(workload: Obj, now: Instant) -> Obj:
-    """Let it queue again after the wait that followed a timeout or a check's retry."""
+    """Requeue it after the backoff of a timeout or a check's retry."""
     waited = clear_requeue_at(workload)
     return set_requeued(waited, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
 def clear_requeue_at(workload: Obj) -> Obj:
-    """Forget until when it had to wait; how often it waited stays known."""
+    """Remove its requeue time; its requeue count is kept."""
     old = workload.get("status") or _NO_STATUS
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
@@ -319,14 +320,14 @@ def clear_requeue_at(workload: Obj) -> Obj:
 
 
 def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Ask for its deactivation."""
+    """Request its deactivation."""
     draft = StatusDraft(workload, now)
     draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
     return draft.result()
 
 
 def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
-    """Ask for the deactivation of one that ran too long, and start its count anew."""
+    """Request deactivation after the maximum execution time, and reset the accumulated time."""
     draft = StatusDraft(workload, now)
     draft.set_condition(
         DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
@@ -336,7 +337,7 @@ def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
 
 
 def deactivate(workload: Obj, now: Instant) -> Obj:
-    """Evict one that is not wanted any more, and forget its waiting; the cause is that of DeactivationTarget."""
+    """Evict a deactivated Workload, and reset its requeue state; the cause is that of DeactivationTarget."""
     draft = StatusDraft(workload, now)
     evicted = draft.is_true(EVICTED)
     if evicted and "requeueState" not in draft.status:
@@ -350,7 +351,7 @@ def deactivate(workload: Obj, now: Instant) -> Obj:
 
 
 def deactivation(workload: Obj) -> Eviction:
-    """Why a deactivated Workload is evicted: its DeactivationTarget tells the cause, if it has one."""
+    """Return why a deactivated Workload is evicted; its DeactivationTarget contains the cause, if any."""
     target = find_condition(workload, DEACTIVATION_TARGET)
     message = "The workload is deactivated"
     if target is None:
@@ -359,7 +360,7 @@ def deactivation(workload: Obj) -> Eviction:
 
 
 def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """End it; what is finished stays as it is."""
+    """Finish it; a finished Workload is unchanged."""
     if is_finished(workload):
         return workload
     draft = StatusDraft(workload, now)
@@ -367,7 +368,7 @@ def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
     return draft.result()
 
 
-# --- what the transitions share ---
+# --- helpers of the transitions ---
 
 
 def _evict(draft: StatusDraft, eviction: Eviction) -> None:
@@ -381,7 +382,7 @@ def _evict(draft: StatusDraft, eviction: Eviction) -> None:
 
 
 def _reset_checks(draft: StatusDraft) -> None:
-    """Checks start anew after an eviction, keeping how often they were retried; preemption gates close."""
+    """Reset checks after an eviction, keeping their retry counts, and close preemption gates."""
     status = draft.status
     if status.get("admissionChecks"):
         draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
@@ -411,7 +412,7 @@ def _unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
 def _sync_admitted(draft: StatusDraft) -> None:
     old = draft.conditions.get(ADMITTED)
     if old is None and QUOTA_RESERVED not in draft.conditions:
-        return  # a Workload nobody looked at yet has neither condition
+        return  # a new Workload has neither condition
     admitted, reason, message = _admission_state(draft)
     draft.set_condition(ADMITTED, admitted, reason, message)
     if old is not None and old["status"] == "True" and not admitted:
@@ -440,25 +441,25 @@ def _awaits_topology(status: Mapping[str, Any]) -> bool:
 
 # --- field ownership ---
 #
-# The field ownership of a Workload's status, handed over from earlier releases to the manager that Kueue applies by.
+# Transfers the field ownership of a Workload's status from earlier releases to the manager that Kueue applies with.
 #
 # Earlier releases replaced the whole status as manager `batchyard`. A server-side apply as `kueue-admission` removes
-# only
-# what that manager applied before, so what the other one set would stay. Source: client-go, util/csaupgrade.
+# only fields that the same manager applied before, so the fields of the other one would stay. Source: client-go,
+# util/csaupgrade.
 
 
-#: The manager, operation and subresource of statuses that earlier releases wrote.
+#: The manager, operation and subresource of statuses written by earlier releases.
 _FORMER: Final = ("batchyard", "Update", "status")
 _PRESENT: Final = ("kueue-admission", "Apply", "status")
 
 
 def has_former_owner(workload: Obj) -> bool:
-    """Whether an entry of an earlier release owns fields of the status."""
+    """Report whether an entry of an earlier release owns fields of the status."""
     return any(_identity(entry) == _FORMER for entry in workload["metadata"].get("managedFields") or ())
 
 
 def handed_over(workload: Obj) -> Sequence[Obj]:
-    """The `managedFields` in which `kueue-admission` applied what an earlier release wrote."""
+    """Return the `managedFields` with the fields of earlier releases transferred to `kueue-admission`."""
     entries = workload["metadata"].get("managedFields") or ()
     ours = [entry for entry in entries if _identity(entry) in {_FORMER, _PRESENT}]
     owned: dict[str, Any] = {}
@@ -474,5 +475,5 @@ def _identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that either set has."""
+    """Return the union of two field sets."""
     return {**one, **{name: _union(one.get(name) or {}, inner) for name, inner in other.items()}}

@@ -1,7 +1,7 @@
-"""Why a Workload waits that the scheduler need not be asked about: its queues, its namespace, its own gates.
+"""Pending reasons that do not depend on the scheduler: from the Workload's queues, its namespace and its own gates.
 
-What the scheduler found out is kept until its next cycle; what is said here is looked at again on every change, so that
-it goes away with its cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
+Reasons from the scheduler are kept until its next cycle. The reasons here are reevaluated on every change, so they
+disappear with their cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
 pkg/controller/core/workload_controller.go of Kueue.
 """
 
@@ -17,7 +17,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
-#: What the scheduler found out about a Workload; nobody else takes these back.
+#: Reasons that the scheduler sets; only it resets them.
 VERDICTS: Final = frozenset(
     {
         messages.NO_MATCHING_FLAVOR,
@@ -44,7 +44,7 @@ class Waiting(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The queues of a Workload as they are now; None where there is none."""
+    """The current queues of a Workload; None for missing ones."""
 
     local_queue: Obj | None
     cluster_queue: Obj | None
@@ -52,31 +52,31 @@ class Queues(NamedTuple):
 
     @property
     def cluster_queue_name(self) -> str:
-        """The ClusterQueue the LocalQueue names, whether it exists or not."""
+        """The ClusterQueue that the LocalQueue references, whether it exists or not."""
         if self.local_queue is None:
             return ""
         return self.local_queue["spec"].get("clusterQueue") or ""
 
 
 def stop_policy(queue: Obj | None) -> str:
-    """Whether a LocalQueue or ClusterQueue is stopped: None, Hold or HoldAndDrain."""
+    """Return the stop policy of a LocalQueue or ClusterQueue: None, Hold or HoldAndDrain."""
     return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
 
 
 def held_by(queue: Obj | None) -> str:
-    """Which Budget holds a LocalQueue, as the end of a sentence; empty where none does."""
+    """Return the Budget that holds a LocalQueue, as a suffix; empty if there is none."""
     names = None if queue is None else annotation(queue, well_known.HELD_BY)
     return "" if names is None else f": held by Budget {names}"
 
 
 def is_inactive(cluster_queue: Obj) -> bool:
-    """Its status says that it admits nothing. One whose status says nothing yet is given the benefit of the doubt."""
+    """Report whether its status is inactive. A ClusterQueue without an Active condition counts as active."""
     active = find_condition(cluster_queue, "Active")
     return active is not None and active["status"] != "True"
 
 
 def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
-    """What QuotaReserved=False should say of a Workload without quota; None: leave it as it is."""
+    """Return the reason for QuotaReserved=False of a Workload without quota; None to leave it unchanged."""
     if not is_active(workload):
         return Waiting(r.DEACTIVATED, "The workload is deactivated")
     if is_on_hold(workload):
@@ -90,7 +90,7 @@ def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
 
 
 def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
-    """What keeps its queues from taking it, if anything does."""
+    """Return why its queues do not accept it, if they do not."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:
         return Waiting(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
@@ -104,12 +104,12 @@ def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
 
 
 def gated(workload: Obj) -> Waiting:
-    """What one with an admission gate says."""
+    """Return the reason of a Workload with an admission gate."""
     return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}")
 
 
 def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
-    """Why one with quota that is not admitted yet must give it back: a queue was stopped or deleted."""
+    """Return why quota must be released before admission: a queue was stopped or deleted."""
     name = workload["spec"].get("queueName", "")
     return _closed("LocalQueue", name, queues.local_queue) or _closed(
         "ClusterQueue", queues.cluster_queue_name, queues.cluster_queue
@@ -127,7 +127,7 @@ def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
 
 
 def _mismatch(queues: Queues) -> Waiting | None:
-    """The ClusterQueue does not take its namespace. Of a namespace that is not there the scheduler tells."""
+    """Return the reason if the ClusterQueue does not select its namespace. The scheduler reports missing ones."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
     namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
@@ -137,7 +137,7 @@ def _mismatch(queues: Queues) -> Waiting | None:
 
 
 def _again(workload: Obj) -> Waiting | None:
-    """Nothing stands against it any more: say so, but only in place of what was said here before."""
+    """Return PendingEvaluation if nothing blocks it any more, but only to replace a reason set by this module."""
     condition = find_condition(workload, r.QUOTA_RESERVED)
     if condition is None or condition["reason"] in VERDICTS:
         return None
@@ -147,6 +147,6 @@ def _again(workload: Obj) -> Waiting | None:
 
 
 def is_evaluation_awaited(workload: Obj) -> bool:
-    """Whether its condition says that nothing stands against it any more and the scheduler is to look at it."""
+    """Report whether its condition is PendingEvaluation with the message set here."""
     condition = find_condition(workload, r.QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["message"] == _AWAITED

@@ -1,9 +1,9 @@
-"""Waiting for pods to be ready: whether they are, until when they must be, and what happens when they are not.
+"""PodsReady: the condition, its deadline, and eviction after the timeout.
 
-An admitted Workload has a time within which all its pods are to be ready, and another within which they are to be so
-again after one was lost. Past that it is evicted, to queue again after a while that doubles each time. A Workload that
-was made from no Job or JobSet has no pods where the platform itself runs all there is, and nobody waits for them;
-elsewhere whoever runs it has to tell, as with Kueue.
+All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
+Otherwise it is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or JobSet has no
+pods on this platform, so there is no timeout for it. Elsewhere (`without_job`) its own controller has to set PodsReady,
+as with Kueue.
 Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the
 defaults of its configuration.
 """
@@ -29,7 +29,7 @@ _ALL_READY: Final = "All pods reached readiness and the workload is running"
 
 
 class RequeuingTimestamp(StrEnum):
-    """From when the place in the queue counts of one that was evicted because its pods were not ready."""
+    """The timestamp that decides the queue order of a Workload evicted by the PodsReady timeout."""
 
     EVICTION = "Eviction"
     CREATION = "Creation"
@@ -37,36 +37,36 @@ class RequeuingTimestamp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodsReadyPolicy:
-    """Kueue's setting waitForPodsReady."""
+    """Kueue's waitForPodsReady setting."""
 
-    #: How long after its admission a Workload's pods may take to be ready.
+    #: The timeout from admission until all pods are ready.
     timeout: Duration = 30 * MINUTE
-    #: How long they may take to be ready again after one was lost: 0 for ever, None as long as `timeout`.
+    #: The timeout until they are ready again after one was lost; 0 for none, None for the same as `timeout`.
     recovery_timeout: Duration | None = None
-    #: Whether nobody is admitted while the pods of somebody admitted are not ready.
+    #: Whether no Workload is admitted while the pods of an admitted one are not ready.
     block_admission: bool = False
     requeuing_timestamp: RequeuingTimestamp = RequeuingTimestamp.EVICTION
-    #: How often one may queue again before it is deactivated; None for ever.
+    #: The number of requeues before deactivation; None for no limit.
     backoff_limit_count: int | None = None
     backoff_base: Duration = MINUTE
     backoff_max: Duration = HOUR
-    #: Whether Workloads that were made from no Job or JobSet are waited for too.
+    #: Whether the timeout also applies to Workloads without a Job or JobSet.
     without_job: bool = False
 
     def awaits(self, workload: Obj) -> bool:
-        """Whether there are pods to wait for."""
+        """Report whether the Workload has pods to wait for."""
         return self.without_job or has_pods(workload)
 
 
 class Deadline(NamedTuple):
-    """Until when pods are to be ready, and what for: `WaitForStart` or `WaitForRecovery`."""
+    """The time by which pods must be ready, and the cause: `WaitForStart` or `WaitForRecovery`."""
 
     cause: str
     at: Instant
 
 
 def has_pods(workload: Obj) -> bool:
-    """Whether there are pods to wait for: it was made from a job of a kind that is run here."""
+    """Report whether it belongs to a job of a kind whose pods run here."""
     owner = controller_of(workload)
     return owner is not None and owner["kind"] in _JOBS
 
@@ -75,7 +75,7 @@ def has_pods(workload: Obj) -> bool:
 
 
 def tell_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
-    """Say in its PodsReady condition whether all pods of its job are ready; the same object if it says so."""
+    """Set its PodsReady condition from the readiness of all pods of its job; return the same object if unchanged."""
     reason, message = _what_to_tell(workload, ready)
     holds = reason in _READY
     old = find_condition(workload, r.PODS_READY)
@@ -102,7 +102,7 @@ def _what_to_tell(workload: Obj, ready: bool) -> tuple[str, str]:
 
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> Deadline | None:
-    """Until when the pods of an admitted Workload are to be ready; None if they are, or need not be."""
+    """Return the deadline for the pods of an admitted Workload; None if they are ready or there is none."""
     admitted, ready = find_condition(workload, r.ADMITTED), find_condition(workload, r.PODS_READY)
     if (
         admitted is None
@@ -120,7 +120,7 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> Deadline | None:
 
 
 def timed_out(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
-    """What becomes of one whose pods were not ready in time: evicted, to wait a while; the last time deactivated."""
+    """Evict a Workload after the PodsReady timeout, with backoff; deactivate it after the last try."""
     tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
@@ -132,5 +132,5 @@ def timed_out(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) 
 
 
 def timeout_message(workload: Obj) -> str:
-    """What one that is evicted for it is told."""
+    """Return the message of an eviction by the PodsReady timeout."""
     return f"Exceeded the PodsReady timeout {key_of(workload)}"

@@ -1,4 +1,4 @@
-"""The priority of a job's Workload: its WorkloadPriorityClass, else its pods' PriorityClass, else the global default.
+"""Workload priority: from the WorkloadPriorityClass of the job, else the PriorityClass of its pods, else the default.
 
 Source: pkg/util/priority/priority.go of Kueue.
 """
@@ -16,7 +16,7 @@ from batchyard.interfaces.controller import Outcome
 
 
 class Priority(NamedTuple):
-    """A priority and the class it comes from, as Workloads refer to it."""
+    """A priority and its class, as referenced by Workloads."""
 
     value: int
     class_ref: Mapping[str, str] | None
@@ -29,7 +29,7 @@ class MissingClass(NamedTuple):
 
 
 def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """The priority of a job's Workload, or the class that is missing for it."""
+    """Return the priority of a job's Workload, or the missing class."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
@@ -38,7 +38,7 @@ def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: R
 
 
 def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """The class a job names, in its label or in the first pod template that names one."""
+    """Return the class named by the job's label, or by the first pod template that names one."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
@@ -47,13 +47,13 @@ def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
 
 
 def class_name(workload: Obj) -> str:
-    """The name of the class a Workload's priority comes from, or ''."""
+    """Return the name of the class of a Workload's priority, or ''."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
 def follows_label(workload: Obj, reserved: bool) -> bool:
-    """Whether its priority follows the label of its job: not once a pod's class gave it, or quota came before any."""
+    """Report whether its priority follows its job's label; not if it came from a pod's class, or quota came first."""
     ref = workload["spec"].get("priorityClassRef")
     return not reserved if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
@@ -70,13 +70,13 @@ def _from_class(key: Key, found: Obj) -> Priority:
 
 # --- priority classes ---
 #
-# Workloads follow the value of their WorkloadPriorityClass.
+# Propagates the value of a WorkloadPriorityClass to its Workloads.
 #
-# Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are let be.
+# Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are not changed.
 
 
 class PriorityClassValues:
-    """Passes a changed value of a WorkloadPriorityClass on to its Workloads."""
+    """Propagates a changed value of a WorkloadPriorityClass to its Workloads."""
 
     name = "workload-priority-class"
     rank = 0
@@ -86,7 +86,7 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The class, when it came or its value changed."""
+        """Return the class when it is created or its value changes."""
         if event.key.kind == scheme.WORKLOAD:
             self._note(event)
             return ()
@@ -94,7 +94,7 @@ class PriorityClassValues:
         return () if same or event.type is EventType.DELETED else (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Give every Workload of the class its value."""
+        """Set the value on every Workload of the class."""
         found = reader.get(key)
         if found is None:
             return Outcome()
@@ -114,6 +114,6 @@ class PriorityClassValues:
 
 
 def _class_of(workload: Obj) -> str | None:
-    """The WorkloadPriorityClass a Workload's priority comes from."""
+    """Return the WorkloadPriorityClass of a Workload's priority."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None

@@ -1,7 +1,7 @@
-"""Keeps what is in use: a finalizer holds it from the beginning, and is taken off when it is to go and nobody uses it.
+"""Resource-in-use finalizer: set on creation, and removed when the object is being deleted and is no longer used.
 
-A ClusterQueue is used by who holds its quota, a ResourceFlavor or AdmissionCheck by the ClusterQueues that name it, a
-Topology by the ResourceFlavors that do. Sources: Kueue's pkg/controller/core (clusterqueue_controller,
+A ClusterQueue is used by Workloads with quota in it. A ResourceFlavor or AdmissionCheck is used by ClusterQueues that
+reference it, and a Topology by ResourceFlavors. Sources: Kueue's pkg/controller/core (clusterqueue_controller,
 resourceflavor_controller, admissioncheck_controller), pkg/controller/tas/topology_controller.
 """
 
@@ -19,7 +19,7 @@ _USERS_ONLY: Final = scheme.WORKLOAD
 
 
 class InUse:
-    """See the module."""
+    """Maintains the finalizer, and tracks the objects that are being deleted."""
 
     name = "in-use"
     rank = 1
@@ -27,11 +27,11 @@ class InUse:
 
     def __init__(self, index: AdmissionIndex) -> None:
         self._index = index
-        #: What is to go.
+        #: Objects that are being deleted.
         self._leaving: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Whatever is to go, when something that may use it changes; and what nothing holds yet."""
+        """Return the objects that are being deleted when a possible user changes, and objects without the finalizer."""
         if event.key.kind == _USERS_ONLY:
             return list(self._leaving)
         if event.type is EventType.DELETED:
@@ -43,7 +43,7 @@ class InUse:
         return list(self._leaving)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Hold it; if it is to go, let it go when nobody uses it."""
+        """Add the finalizer; remove it from an unused object that is being deleted."""
         obj = reader.get(key)
         if obj is None:
             return Outcome()

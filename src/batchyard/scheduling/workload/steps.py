@@ -1,11 +1,13 @@
-"""What may be due for a Workload, step by step in the order in which it is.
+"""Workload reconcile steps, in the order in which they are checked.
 
-Deactivation, admission checks, the wait after an eviction, stopped queues and their restart, gates, why a Workload
-waits that the scheduler need not be asked about, and the limits of time. Each step looks and returns None, or what it
-takes. Source: pkg/controller/core/workload_controller.go of Kueue. Three things are mended. A Workload whose check asks
-to be tried again later gives its quota back at once, as is promised there and in KEP-3258, and not only at that time.
-How often a check of some flavors was tried is known until the next try. And one that was deactivated for a cause, as
-after its last try, queues again when a user makes it active.
+They cover deactivation, admission checks, backoff after an eviction, stopped and restarted queues, gates, pending
+reasons that do not depend on the scheduler, and time limits. Each step returns None if nothing is due, or its outcome.
+Source: pkg/controller/core/workload_controller.go of Kueue. Three upstream defects are fixed:
+
+- A Workload with a check in Retry releases its quota at once, as documented there and in KEP-3258, not at the retry
+  time.
+- The retry count of a flavor's check is kept until the next try.
+- A Workload deactivated for a cause, as after its last try, is queued again when a user activates it.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,7 @@ _NO_STATUS: Final[Obj] = {}
 
 
 class Look(NamedTuple):
-    """A Workload with the queues it is in, at an instant."""
+    """A Workload with its queues, at an instant."""
 
     key: Key
     workload: Obj
@@ -39,15 +41,15 @@ class Look(NamedTuple):
 
 
 def first_step(look: Look) -> Outcome:
-    """The first step that is due."""
+    """Return the outcome of the first step that is due."""
     return next((outcome for step in _STEPS if (outcome := step(look)) is not None), Outcome())
 
 
-# --- activity, checks, and the wait after an eviction ---
+# --- activity, checks and backoff ---
 
 
 def _activity(look: Look) -> Outcome | None:
-    """One that is not wanted is evicted; one that is to be deactivated is."""
+    """Evict an inactive Workload, or deactivate a Workload with a deactivation target."""
     workload = look.workload
     if not lifecycle.is_active(workload):
         return _deactivate(look)
@@ -68,7 +70,7 @@ def _deactivate(look: Look) -> Outcome | None:
 
 
 def _sync_checks(look: Look) -> Outcome | None:
-    """Its checks are those its ClusterQueue asks for."""
+    """Set its checks to those that its ClusterQueue requires."""
     queue = look.queues.cluster_queue
     if queue is None or not (checks.checks_of(look.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
@@ -81,7 +83,7 @@ def _sync_checks(look: Look) -> Outcome | None:
 
 
 def _failed_checks(look: Look) -> Outcome | None:
-    """A check that is to be tried again has it evicted, to queue when that check lets it; one that says no ends it."""
+    """Evict a Workload with a check in Retry until its retry time; deactivate one with a rejected check."""
     workload, now = look.workload, look.now
     if not lifecycle.is_active(workload):
         return None
@@ -103,7 +105,7 @@ def _reject(look: Look, message: str) -> Outcome:
 
 
 def _waiting(look: Look) -> Outcome | None:
-    """One that is to wait before it queues again does nothing else; then it is said that it may."""
+    """Wait for the end of a backoff; then set Requeued to True."""
     if not lifecycle.is_active(look.workload):
         return None
     return _backoff(look) or _after_backoff(look)
@@ -126,7 +128,7 @@ def _after_backoff(look: Look) -> Outcome | None:
     workload, now = look.workload, look.now
     match _held_back_by(workload):
         case str(reason) if reason.startswith(r.DEACTIVATED):
-            # Whatever it was due to: Kueue at ff69552e knows the bare reason alone, and leaves others waiting for ever.
+            # Any cause counts: Kueue at ff69552e matches only the bare reason, and leaves the others pending forever.
             message = "The workload was reactivated"
             return _write(UpdateStatus(lifecycle.set_requeued(workload, r.REACTIVATED, message, now)))
         case r.EVICTED_BY_PODS_READY_TIMEOUT | r.EVICTED_BY_ADMISSION_CHECK:
@@ -136,7 +138,7 @@ def _after_backoff(look: Look) -> Outcome | None:
 
 
 def _held_back_by(workload: Obj) -> str | None:
-    """The reason of Requeued=False."""
+    """Return the reason of Requeued=False."""
     requeued = find_condition(workload, r.REQUEUED)
     return requeued["reason"] if requeued is not None and requeued["status"] == "False" else None
 
@@ -152,7 +154,7 @@ def _local_queue_restart(look: Look) -> Outcome | None:
 
 
 def _gate(look: Look) -> Outcome | None:
-    """An admission gate appeared or went away."""
+    """Update the condition if an admission gate was added or removed."""
     key, workload, now = look.key, look.workload, look.now
     reserved = find_condition(workload, r.QUOTA_RESERVED)
     said = reserved is not None and reserved["reason"] == r.ADMISSION_GATED
@@ -175,7 +177,7 @@ def _cluster_queue_restart(look: Look) -> Outcome | None:
     if _held_back_by(look.workload) != r.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
         return None
     if not _is_open(look.queues.local_queue) or not _is_open(look.queues.cluster_queue):
-        return None  # upstream knows no ClusterQueue of a LocalQueue that is stopped
+        return None  # upstream does not look up the ClusterQueue of a stopped LocalQueue
     return _requeue(look, r.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
 
 
@@ -188,7 +190,7 @@ def _requeue(look: Look, reason: str, message: str) -> Outcome:
 
 
 def _conditions(look: Look) -> Outcome | None:
-    """Say why one without quota waits; admit one with quota whose checks have all become ready."""
+    """Set the pending reason of a Workload without quota; admit one with quota whose checks are all Ready."""
     workload, now = look.workload, look.now
     if lifecycle.is_admitted(workload):
         return None
@@ -210,7 +212,7 @@ def _local_queue_stop(look: Look) -> Outcome | None:
 
 
 def _reservation(look: Look) -> Outcome | None:
-    """One that holds quota but is not admitted yet gives it back when a queue of it closes."""
+    """Release the quota of a Workload that is not admitted yet when one of its queues closes."""
     workload = look.workload
     if lifecycle.is_admitted(workload) or not lifecycle.has_quota_reservation(workload):
         return None
@@ -230,11 +232,11 @@ def _drain(look: Look, queue: Obj | None, kind: str) -> Outcome | None:
     return _evict(look, look.workload, lifecycle.Eviction(f"{kind}Stopped", f"The {kind} is stopped"))
 
 
-# --- limits of time ---
+# --- time limits ---
 
 
 def _deadlines(look: Look) -> Outcome | None:
-    """Pods that must be ready in time, and the end of the time it may run."""
+    """Apply the PodsReady timeout and the maximum execution time."""
     waits = []
     for limit in (_ready_in_time, _execution_time):
         outcome = limit(look)
@@ -246,7 +248,7 @@ def _deadlines(look: Look) -> Outcome | None:
 
 
 def _ready_in_time(look: Look) -> Outcome | None:
-    """One whose pods are not ready in time is evicted, or was so too often."""
+    """Evict Workloads over the PodsReady timeout; deactivate them after backoffLimitCount."""
     deadline = None if look.policy is None else pods_ready.deadline(look.workload, look.policy)
     if look.policy is None or deadline is None:
         return None
@@ -258,7 +260,7 @@ def _ready_in_time(look: Look) -> Outcome | None:
 
 
 def _execution_time(look: Look) -> Outcome | None:
-    """One that ran longer than it may, earlier runs included, is to be deactivated. One that stops already is not."""
+    """Request deactivation after the maximum execution time over all runs, unless it is already evicted."""
     workload = look.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
     admitted = find_condition(workload, r.ADMITTED)
@@ -275,7 +277,7 @@ def _execution_time(look: Look) -> Outcome | None:
     )
 
 
-# --- what the steps share ---
+# --- helpers of the steps ---
 
 
 def _evict(look: Look, workload: Obj, eviction: lifecycle.Eviction) -> Outcome:
