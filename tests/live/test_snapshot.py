@@ -126,7 +126,7 @@ def test_a_platform_tells_its_own_configuration(tmp_path: Path) -> None:
 def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:
     done = batchyard("snapshot", "--data-dir", str(tmp_path), "-o", str(tmp_path / "x"))
     assert done.code == 1
-    assert "nothing runs in" in done.stderr
+    assert "no platform runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -178,7 +178,7 @@ def _alone(log: Path) -> Iterator[None]:
     except BlockingIOError:
         output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait for that one")
     except OSError as error:
-        output.fail(f"batchyard: {log}: {error.strerror}; see that it may be written")
+        output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
 
 def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:

@@ -90,7 +90,7 @@ def zero_weight(config: Configuration) -> Iterator[Found]:
 
 
 def borrowing_ignored(config: Configuration) -> Iterator[Found]:
-    """borrowWithinCohort under fair sharing, which ignores it."""
+    """ClusterQueues with borrowWithinCohort, which fair sharing ignores."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"

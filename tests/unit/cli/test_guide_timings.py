@@ -83,7 +83,7 @@ def test_what_never_came_is_missed_and_told() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
     (missed,) = timings.missed
-    assert str(missed) == "step high-priority: end of Job endless had not come 24h after it was due"
+    assert str(missed) == "step high-priority: end of Job endless did not happen within 24h after it was due"
     assert missed.document() == {
         "step": "high-priority",
         "what": "end of Job",
