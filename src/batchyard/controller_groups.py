@@ -28,7 +28,7 @@ GROUPS: Final = (
 )
 #: Groups that a Kubernetes cluster lacks.
 ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
-#: Groups that can run outside the platform's process: all but those that need its store, runtime or cloud.
+#: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines.
 REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
 
 _QUEUES: Final = (

@@ -32,10 +32,11 @@ def run(
     report: Path | None = None,
     rendered: Path | None = None,
 ) -> None:
-    """Play the guide in a simulation and, if `live` is set, on a platform at that speed; `rendered` is where one is.
+    """Play the guide in a simulation and, if `live` is set, on a platform at that speed.
 
-    Ends with 1 in three cases: a row that quota alone decides differs from the guide, a Job does not end, or a row of
-    the live platform differs from the simulation without a late timing as its reason.
+    `rendered` is the folder of a rendered platform. Ends with 1 in three cases: a row that quota alone decides differs
+    from the guide, a Job does not end, or a row of the live platform differs from the simulation without a late timing
+    as its reason.
     """
     folder = manifests or examples_folder()
     if folder is None:

@@ -162,7 +162,7 @@ class LiveGuide:
         return [{**described, **item} for item in self._answer(path)["items"]]
 
     def _note_look(self, step: GuideStep, what: str, late: Duration) -> None:
-        self.timings.note(Timing(step.name, "look at", f"the {what}", late))
+        self.timings.note(Timing(step.name, "reading of", f"the {what}", late))
 
     def _settled_queues(self, step: GuideStep, due: Instant) -> tuple[Instant, Sequence[Obj]]:
         """The ClusterQueues when they are due, or as soon after as their counts include every Workload."""

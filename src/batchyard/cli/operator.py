@@ -87,7 +87,7 @@ def _wanted(options: Options) -> Wanted:
 
 
 def _kueue(options: Options) -> KueueSettings:
-    """Kueue's settings: defaults, or those of its Configuration. Workloads without a job count as ready."""
+    """Kueue's settings: defaults, or those of its Configuration. Workloads without a job must become ready too."""
     kueue = KueueSettings() if options.config is None else settings_in(options.config)
     if kueue.pods_ready is not None:
         kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))

@@ -67,7 +67,7 @@ def said_of(reading: Reading, request: Request) -> Iterator[str]:
         yield f"no permission to list {line}"
     if reading.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in reading.loose))
-        yield f"read at a later revision, because the server had compacted the first: {names}"
+        yield f"read at a later revision, because the server no longer had the first: {names}"
     others = [info.plural for info in map(kind_info, reading.unserved) if not info.group.endswith(_OURS)]
     if others:
         yield f"not served here: {', '.join(others)}"

@@ -170,7 +170,7 @@ def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> P
 
 @contextmanager
 def _alone(log: Path) -> Iterator[None]:
-    """Lock the log, so that no other `up` starts a platform here: its output would be mixed with this one's."""
+    """Lock the log, so that no other `up` starts a platform here: their outputs would mix."""
     try:
         with log.open("ab") as held:  # a file of its own: the process inherits the other and would keep its lock
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,7 +23,9 @@ def decisions(
     ] = "",
     until: Annotated[str, typer.Option(metavar="WHEN", help="End: a time, or a duration ago.")] = "",
     reason: Annotated[str, typer.Option(metavar="REASON", help="Only this reason, such as Preempted.")] = "",
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The most decisions, latest first.")] = 500,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="The number of latest decisions to show.")
+    ] = 500,
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,

@@ -1,6 +1,6 @@
 """Runs steps in order: probes whether each is done, executes it if not, probes again, and writes the journal.
 
-The probes decide what is done, not the journal. So a run after a failure, or after this process was killed, executes
+The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed, executes
 only the remaining steps.
 """
 

@@ -44,7 +44,7 @@ class Processes:
             return Answer(code, _whole(printed), f"{why}\n{_whole(told)}" if why else _whole(told))
 
     def act(self, command: Command, log: Path, watching: Watching) -> Answer:
-        """Run a command, append both outputs to a log, and return what was appended."""
+        """Run a command, append both outputs to a log, and return the appended text."""
         with log.open("ab+") as file:
             begin = file.seek(0, os.SEEK_END)
             code = self._ended(command, file, file, watching)
