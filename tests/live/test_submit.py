@@ -71,7 +71,10 @@ def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(p
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--queue", "none"), "LocalQueue none not found in namespace default; available in other namespaces: team-a/lq-"),
+        (
+            ("--queue", "none"),
+            "LocalQueue none not found in namespace default; available in other namespaces: team-a/lq-",
+        ),
         (("--queue", "lq-team-a"), "found in team-a: use --namespace team-a"),
         (("--queue", "none", "-n", "team-b"), "there are: lq-team-b"),
         ((*TEAM, "--priority", "none"), "WorkloadPriorityClass none not found; available: high-priority, low-priority"),

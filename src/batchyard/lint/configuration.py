@@ -302,8 +302,8 @@ class Configuration:
     def makes_pools_for(self, name: str) -> bool:
         """Whether the autoscaler could create pools with the labels of a flavor; True without work to check.
 
-        If pools with such labels exist, none is created for pods that tolerate only the flavor's own taints, unless these
-        repel other pods.
+        If pools with such labels exist, none is created for pods that tolerate only the flavor's own taints, unless
+        these repel other pods.
         """
         known = self._makes_pools_for.get(name)
         if known is None:

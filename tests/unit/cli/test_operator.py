@@ -27,7 +27,8 @@ def test_controllers_that_run_elsewhere_alone_are_refused() -> None:
 
 
 def test_a_lease_ends_after_who_holds_it_has_ended() -> None:
-    assert "the lease duration must exceed the renew deadline" in told_of("operator", "--leader-elect-renew-deadline", "15s")
+    told = told_of("operator", "--leader-elect-renew-deadline", "15s")
+    assert "the lease duration must exceed the renew deadline" in told
     assert "'soon' is not a duration" in told_of("operator", "--leader-elect-retry-period", "soon")
 
 

@@ -48,7 +48,7 @@ def test_what_is_said_of_pods_of_this_machine_is_told_where_it_is_none(tmp_path:
     up = ("up", "--data-dir", str(tmp_path / "new"))
     assert "are for pods of this machine: add --cluster local" in told_of(*up, "--image", "a=/")
     simulated = str(EXAMPLES / "refarch" / "cluster.yaml")
-    assert "which is not a node of this Cluster; add spec.local" in told_of(*up, "--cluster", simulated, "--image", "a=/")
+    assert "which is not a node of this Cluster" in told_of(*up, "--cluster", simulated, "--image", "a=/")
     assert not (tmp_path / "new").exists()
 
 
@@ -69,8 +69,8 @@ def test_time_that_others_live_in_has_a_greatest_speed() -> None:
 
 def test_what_is_no_file_of_a_cluster_is_told(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
-    assert f"{tmp_path / 'none'}: No such file or directory; name a file" in told_of(*up, str(tmp_path / "none"))
-    assert f"{tmp_path}: Is a directory; name a file" in told_of(*up, str(tmp_path))
+    assert f"{tmp_path / 'none'}: No such file or directory; give a file" in told_of(*up, str(tmp_path / "none"))
+    assert f"{tmp_path}: Is a directory; give a file" in told_of(*up, str(tmp_path))
 
 
 def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_backup_into_no_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_a_link_for_somebody_without_a_name_is_not_one_for_the_owner(tmp_path: Path) -> None:
-    assert "--user has no name" in told_of("page", "--user", "", "--data-dir", str(tmp_path))
+    assert "--user must not be empty" in told_of("page", "--user", "", "--data-dir", str(tmp_path))
 
 
 def test_what_is_no_collector_is_told_before_anything_runs(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Runs steps in order: probes whether each is done, executes it if not, probes again, and writes the journal.
 
-The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed, executes
-only the remaining steps.
+The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed,
+executes only the remaining steps.
 """
 
 from collections.abc import Callable, Sequence
