@@ -18,11 +18,11 @@ _DIGITS: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """The costs of each pool and then of each team, by use; costs of no team are listed as (none)."""
+    """The costs of each pool and then of each team, by use; hours that no team used are listed as (unused)."""
     pools = [["POOL", "PROVISIONING", *_FIGURES]]
     pools += [[line.pool, line.provisioning, *_figures(lines)] for line, lines in _grouped(statement.by_pool)]
     teams = [["TEAM", *_FIGURES]]
-    teams += [[line.team or "(none)", *_figures(lines)] for line, lines in _grouped(statement.by_team)]
+    teams += [[line.team or "(unused)", *_figures(lines)] for line, lines in _grouped(statement.by_team)]
     teams.append(["all", *_figures(statement.by_team)])
     return f"{_table(pools)}\n{_table(teams)}"
 

@@ -14,7 +14,7 @@ _LABEL: Final = 13
 _VERDICTS: Final = {
     "fits": "fits",
     "short": "short of quota",
-    "nobodyToPreempt": "short, no preemption victims",
+    "nobodyToPreempt": "short, no usable victims",
     "preempts": "would preempt",
     "reclaims": "would reclaim",
     "exceedsMaximum": "exceeds maximum capacity",
