@@ -74,8 +74,8 @@ def test_a_node_is_drained(platform: Broken) -> None:
 
 
 def test_what_cannot_be_broken_is_refused(platform: Broken) -> None:
-    assert "there is no node other" in platform.fault("other", "--crash", code=1)
-    assert "there is no node other" in platform.fault("other", "--drain", code=1)
+    assert "node other not found" in platform.fault("other", "--crash", code=1)
+    assert "node other not found" in platform.fault("other", "--drain", code=1)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
 
