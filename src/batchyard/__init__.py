@@ -1,9 +1,9 @@
-"""batchyard: a multi-tenant batch platform that decides who runs where and when, and says why.
+"""batchyard: a multi-tenant batch platform that decides which workload runs where and when, and explains why.
 
     from batchyard import simulate
 
-`simulate` runs manifests in virtual time and returns a Result; InvalidScenario says what is wrong with them. Both are
-loaded when first used, so that the command line starts at once.
+`simulate` runs manifests in virtual time and returns a Result; InvalidScenario lists the faults of manifests. Both are
+imported on first use, so that the command line starts fast.
 """
 
 from importlib import import_module

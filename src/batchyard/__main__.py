@@ -1,4 +1,4 @@
-"""`python -m batchyard` is the command `batchyard`."""
+"""Run the command `batchyard` as `python -m batchyard`."""
 
 from batchyard.cli.main import main
 

@@ -1,7 +1,7 @@
-"""What the API asks and makes of objects before it stores them: defaults, admission plugins and webhooks, in order.
+"""Admission chain: defaulting, admission plugins, webhooks, in order.
 
-The order is that of Kubernetes: what changes an object comes first, then what only looks at it, and quota last of all.
-Source: pkg/kubeapiserver/options/plugins.go; docs/admission.md says which of them there are.
+The order is that of Kubernetes: mutating plugins, then validating plugins, then quota.
+Source: pkg/kubeapiserver/options/plugins.go; docs/admission.md lists the plugins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,21 +32,21 @@ _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namesp
 
 
 class AdmissionChain:
-    """See the module. It is to hear of every change as it happens."""
+    """The plugins of a platform, with the quota usage that they observe. It must observe every change in order."""
 
     def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
         self._with_nodes = with_nodes
         self._with_api = with_api
-        #: The Namespaces whose jobs are managed; None: all.
+        #: Selects the Namespaces whose jobs are managed; None: all.
         self._managed_namespaces = managed_namespaces
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Record a change."""
         self._quotas.observe(event)
 
     def rules(self) -> Admission:
-        """What is made of new objects, and asked of those that are changed or deleted."""
+        """The admission rules for created, updated and deleted objects."""
         return Admission(self._preparations(), {scheme.NAMESPACE: check_deletion}, self._checks())
 
     def _preparations(self) -> Mapping[str, Prepare]:
@@ -73,14 +73,14 @@ class AdmissionChain:
         self._quotas.check_changed(new, old, reader)
 
     def _prepared(self, further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
-        """Of a kind in Namespaces."""
+        """Prepare an object of a namespaced kind."""
         check_namespace(obj, reader.get)
         done = obj if further is None else further(obj, reader)
         self._quotas.check_new(done, reader)
         return done
 
     def _prepared_wherever(self, obj: Obj, reader: Reader) -> Obj:
-        """Of a kind of which only its objects tell whether it has Namespaces."""
+        """Prepare an object of a user-defined kind: only the object shows whether the kind is namespaced."""
         return self._prepared(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepared_pod(self, pod: Obj, reader: Reader) -> Obj:
@@ -129,5 +129,5 @@ def _check_class(new: Obj, _old: Obj, reader: Reader) -> None:
 
 
 def _without_status(obj: Obj) -> Obj:
-    """A new object as it begins, though the manifest of an old one may tell what became of that."""
+    """A new object without the status that its manifest may contain."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -1,4 +1,4 @@
-"""Which controllers run where: they are chosen by groups, as kube-controller-manager's `--controllers` chooses."""
+"""Controller groups: which run in a process, and what each reads and writes. Chosen as by kube-controller-manager."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,14 +21,14 @@ RUNTIME: Final = "runtime"
 CLOUD: Final = "cloud"
 COSTS: Final = "costs"
 
-#: All of them; docs/operator.md says what each does.
+#: All groups; docs/operator.md describes them.
 GROUPS: Final = (
     *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
-#: What a Kubernetes cluster does not do by itself.
+#: Groups that a Kubernetes cluster lacks.
 ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
-#: What looks at objects of every kind, runs pods or makes machines is where the objects are, wherever the rest runs.
+#: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines.
 REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
 
 _QUEUES: Final = (
@@ -37,7 +37,7 @@ _QUEUES: Final = (
 )
 _OF_JOBS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
 _CAPACITY: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
-#: The kinds whose objects a group looks at.
+#: The kinds that each group reads.
 _SEEN: Final[Mapping[str, Sequence[str]]] = {
     ADMISSION: (*_QUEUES, *_OF_JOBS),
     PROVISIONING: (
@@ -69,14 +69,14 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
     NAMESPACES: tuple(info.constant for info in scheme.KINDS if info.namespaced or info.constant == scheme.NAMESPACE),
 }
 
-#: What is done to objects, as RBAC has it; a status is a part with rights of its own.
+#: The verbs on objects, as in RBAC; a status is a subresource with its own rule.
 CREATE, PATCH, DELETE, STATUS = "create", "patch", "delete", "status"
-#: Others of its objects hold up that one is deleted. Source: the admission plugin OwnerReferencesPermissionEnforcement,
-#: which asks that whoever says so may update the `finalizers` of the owner.
+#: Sets blockOwnerDeletion in owner references to the object. Source: the admission plugin
+#: OwnerReferencesPermissionEnforcement, which requires the right to update the owner's `finalizers`.
 FINALIZERS: Final = "finalizers"
 _LIFE: Final = (CREATE, DELETE)
 _ALL: Final = (CREATE, PATCH, STATUS, DELETE)
-#: What a group writes of which kinds, besides Events: what it does not name here it never does.
+#: The verbs that each group uses on each kind, besides Events. The list is complete.
 _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     ADMISSION: {
         scheme.WORKLOAD: _ALL,
@@ -121,14 +121,14 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
-#: Of which groups somebody else may do the same: whoever has these webhooks is looked for, before one begins and after.
+#: Groups whose controllers Kueue or JobSet also has; the operator looks for their webhooks before its start and after.
 ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
 def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """The groups that a list names: `*` all, `name` one, `-name` all but that; ValueError says what is wrong.
+    """The groups that a list selects: `*` all, `name` one, `-name` all but one; ValueError for an unknown name.
 
-    Of two words about one group the first counts. Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
+    The first word about a group counts. Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
@@ -138,12 +138,12 @@ def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
 
 
 def kinds_seen(groups: Sequence[str]) -> tuple[str, ...]:
-    """The kinds that the controllers of these groups look at, those that they only read too."""
+    """The kinds that the controllers of these groups read."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _SEEN[group]))
 
 
 def kinds_written(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """What the controllers of these groups write: what is done to the objects of each kind."""
+    """The verbs that the controllers of these groups use on each kind."""
     done: dict[str, dict[str, None]] = {}
     for group in groups:
         for kind, verbs in _WRITTEN[group].items():

@@ -1,4 +1,4 @@
-"""The one composition root: the same controllers for every world, only the ports differ."""
+"""The composition root: wires the same controllers for every world, to different ports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -57,49 +57,49 @@ _CREATION: Final = RequeuingTimestamp.CREATION
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What differs from world to world."""
+    """The interfaces that differ between worlds."""
 
     kernel: Kernel
     client: Client
-    #: What runs pods and bare Workloads, as controllers.
+    #: The controllers that run pods and bare Workloads.
     runtime: Sequence[Controller]
-    #: What makes machines, as controllers over the cloud's objects; none where there are no nodes.
+    #: The controllers that create machines; none in a world without nodes.
     cloud: Sequence[Controller]
     events: EventSink
     on_loop: Callable[[PreemptionLoop], None]
-    #: How much of real time decisions may take; None where time is virtual.
+    #: The limit on real time for decisions; None if time is virtual.
     pace: Pace | None = None
-    #: What becomes of exceptions that no controller should have raised.
+    #: The handler of unexpected exceptions in controllers.
     defects: Defects = stop_at_defect
-    #: Is told of every scheduling cycle.
+    #: Observes every scheduling cycle.
     cycles: CycleWatch = field(default_factory=Unwatched)
-    #: What the store remembers of its changes.
+    #: The store's history of changes.
     history: History = nothing_remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a platform chooses for all of it."""
+    """The settings of a platform."""
 
     kueue: KueueSettings = SIMULATED
-    #: Whether pods are placed on nodes; otherwise they run wherever they are.
+    #: Whether pods are scheduled to nodes; otherwise they run without one.
     with_nodes: bool = False
-    #: How nodes are preferred.
+    #: The scoring profile of nodes.
     profile: Profile = Profile.BALANCED
-    #: Whether gangs that lost a machine get the machines of others of lower priority, whole.
+    #: Whether a gang that lost a machine takes over the machines of a whole gang of lower priority.
     hotswap: bool = True
-    #: Whether others come to it through the API: Events are objects, which go after an hour; Namespaces have
-    #: ServiceAccounts, ClusterRoles are aggregated, and users may define kinds of their own.
+    #: Whether clients use the API: Events are objects with a TTL of an hour, Namespaces have ServiceAccounts,
+    #: ClusterRoles are aggregated, and users may define custom kinds.
     with_api: bool = False
-    #: What that API's certificate is signed by, as PEM, for containers to find; empty where it has none.
+    #: The certificate authority of the API as PEM, for containers; empty without TLS.
     root_certificate: str = ""
-    #: Whether what machines cost is recorded.
+    #: Whether the costs of machines are recorded.
     with_costs: bool = False
-    #: Whether time passes though nothing happens.
+    #: Whether time passes without events.
     is_endless: bool = False
-    #: Which controllers run, by group.
+    #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
-    #: How long what may help those who wait is gathered before they are tried again; 0: they are at once.
+    #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
     gathers: Duration = 0
 
 
@@ -110,7 +110,7 @@ class Platform:
     runner: Runner
     index: AdmissionIndex
     explainer: Explainer
-    #: The ledger's keeper, where costs are recorded here.
+    #: The costs controller, if costs are recorded here.
     costs: Costs | None = None
 
 
@@ -136,7 +136,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
 def _grouped(
     index: AdmissionIndex, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: Settings
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """All controllers, each with its group, in the order in which they hear of changes."""
+    """All controllers with their groups, in the order in which they observe changes."""
     return (
         (controller_groups.ADMISSION, _admission(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
@@ -163,25 +163,25 @@ def _grouped(
 
 
 def _costs(ports: Ports, settings: Settings) -> Sequence[Controller]:
-    """What is kept of costs."""
+    """The controllers of costs and budgets."""
     costs = Costs(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
 
 def _api(settings: Settings) -> Sequence[Controller]:
-    """What there is to do where others come to the platform through its API."""
+    """The controllers for clients of the API."""
     roots = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
     return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *roots)
 
 
 def _of_ended(settings: Settings) -> Sequence[Controller]:
-    """What deletes after their end those whose controllers run here."""
+    """The TTL controller, for the job kinds whose controllers run here."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
-    """Kueue's part: who is admitted, and what their jobs are told."""
+    """Kueue's controllers: the scheduler, and the jobs' integration."""
     kueue, ready = settings.kueue, settings.kueue.pods_ready
     gate = PodsReadyGate(ready) if ready is not None and ready.block_admission else None
     scheduler = Scheduler(index, kueue.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
@@ -192,7 +192,7 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
         managed_namespaces=kueue.managed_namespaces,
     )
     return (
-        scheduler,  # first: it feeds the index that others read
+        scheduler,  # first: it updates the index that others read
         WorkloadLifecycle(ready),
         PriorityClassValues(),
         jobs(JobIntegration()),
@@ -203,11 +203,11 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
 def _nodes(
     settings: Settings, placement: Controller, scaling: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """What there is to do where there are nodes."""
+    """The controllers of nodes."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacement(),)),
         (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
-        (controller_groups.AUTOSCALER, scaling),  # the first feeds the index
+        (controller_groups.AUTOSCALER, scaling),  # the first updates the index
     )

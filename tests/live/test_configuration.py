@@ -83,7 +83,7 @@ def test_an_operator_evicts_who_is_never_ready_later_and_later_and_at_last_for_g
     assert list(counts)[:3] == [0, 1, 2]
     assert evictions == ["PodsReadyTimeout", "DeactivatedDueToRequeuingLimitExceeded"]
     assert workload["spec"]["active"] is False
-    assert "kueue.yaml: for Kueue's own deployment, and not looked at: metrics" in operator.log()
+    assert "kueue.yaml: ignored, for Kueue's own deployment: metrics" in operator.log()
 
 
 def test_an_operator_without_a_word_tells_whether_pods_are_ready_as_kueue_does(

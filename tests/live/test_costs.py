@@ -128,7 +128,7 @@ def test_a_team_sees_its_own_costs_alone(folder: Path) -> None:
         told = cost("--kubeconfig", str(ann))
         assert "red" in told
         assert "blue" not in told
-        assert "of your own namespace alone" in told
+        assert "limited to your own namespace" in told
         assert "Forbidden" in kubectl(ann, "get", "costrecords", "-n", "blue", fails=True)
         assert "Forbidden" in kubectl(ann, "apply", "-f", "-", sent=BUDGET, fails=True)
 

@@ -86,4 +86,4 @@ def test_one_in_the_background_that_has_no_room_to_say_so_is_told_of(disk: Path)
     assert mount("-o", "remount,size=64k", str(disk))
     code, told = refusal(disk / "data", "--detach")
     assert (code, "Traceback" in told) == (1, False)
-    assert f"{disk / 'data' / 'up.log'} says nothing of it; see that there is room in its folder" in told
+    assert f"{disk / 'data' / 'up.log'} gives no reason; check the free disk space" in told

@@ -59,23 +59,23 @@ def test_a_machine_crashes(platform: Broken) -> None:
 
 def test_the_cloud_reclaims_spot_machines_alone(platform: Broken) -> None:
     node = platform.first("spot")
-    assert "is reclaimed: it stops at " in platform.fault(node, "--reclaim")
+    assert "is being reclaimed: it stops at " in platform.fault(node, "--reclaim")
     assert platform.phase(node) == "Stopping"
     fixed = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
-    assert "is no Spot machine" in platform.fault(fixed, "--reclaim", code=1)
+    assert "is not a Spot machine" in platform.fault(fixed, "--reclaim", code=1)
 
 
 def test_a_node_is_drained(platform: Broken) -> None:
     node = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     overrides = json.dumps({"spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     platform.kubectl("run", "busy", "--image=c", f"--overrides={overrides}")
-    assert "1 of 1 pods are evicted" in platform.fault(node, "--drain")
+    assert "1 of 1 pods were evicted" in platform.fault(node, "--drain")
     assert platform.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
 
 
 def test_what_cannot_be_broken_is_refused(platform: Broken) -> None:
-    assert "there is no node other" in platform.fault("other", "--crash", code=1)
-    assert "there is no node other" in platform.fault("other", "--drain", code=1)
+    assert "node other not found" in platform.fault("other", "--crash", code=1)
+    assert "node other not found" in platform.fault("other", "--drain", code=1)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
 
@@ -84,10 +84,10 @@ def test_a_node_that_is_not_simulated_has_no_machine(platform: Broken) -> None:
     node = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "real"}}'
     platform.kubectl("apply", "-f", "-", sent=node)
     assert "has no simulated machine" in platform.fault("real", "--crash", code=1)
-    assert "0 of 0 pods are evicted" in platform.fault("real", "--drain")
+    assert "0 of 0 pods were evicted" in platform.fault("real", "--drain")
 
 
 def test_nothing_is_broken_where_nothing_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "batchyard", "fault", "node", "n", "--crash", "--data-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "nothing runs in" in done.stderr) == (1, True)
+    assert (done.returncode, "no platform runs in" in done.stderr) == (1, True)

@@ -126,7 +126,7 @@ def test_grafana_is_given_its_data_source_and_dashboards(watched: Watched) -> No
 def test_it_runs_once_for_a_data_directory(watched: Watched) -> None:
     done = batchyard("monitoring", "--data-dir", watched.folder, "--port", "0")
     assert done.returncode == 1
-    assert "runs already" in done.stderr
+    assert "already runs" in done.stderr
     assert f"batchyard monitoring --end --data-dir {watched.folder}" in done.stderr
 
 
@@ -173,7 +173,7 @@ def test_a_prometheus_that_ends_ends_the_command_with_its_log(tmp_path: Path) ->
 
 def test_it_needs_a_platform_that_runs(tmp_path: Path) -> None:
     done = batchyard("monitoring", "--data-dir", tmp_path)
-    assert (done.returncode, "nothing runs in" in done.stderr) == (1, True)
+    assert (done.returncode, "no platform runs in" in done.stderr) == (1, True)
 
 
 def test_it_says_how_to_install_prometheus(running: Running, tmp_path: Path) -> None:

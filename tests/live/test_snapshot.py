@@ -81,7 +81,7 @@ def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None
     assert batchyard("user", "looker", "--data-dir", str(folder)).code == 0
     done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
     assert done.code == 0
-    assert "we may not list pods: nodes are taken to be empty" in done.stderr
+    assert "no permission to list pods: nodes are taken to be empty" in done.stderr
     kinds = json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].split(",")
     assert {"PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io", "Job.batch"} <= set(kinds)
 
@@ -126,7 +126,7 @@ def test_a_platform_tells_its_own_configuration(tmp_path: Path) -> None:
 def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:
     done = batchyard("snapshot", "--data-dir", str(tmp_path), "-o", str(tmp_path / "x"))
     assert done.code == 1
-    assert "nothing runs in" in done.stderr
+    assert "no platform runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,10 +71,13 @@ def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(p
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--queue", "none"), "no LocalQueue none in namespace default; there are, with their namespaces: team-a/lq-"),
-        (("--queue", "lq-team-a"), "it is in team-a: say --namespace team-a"),
+        (
+            ("--queue", "none"),
+            "LocalQueue none not found in namespace default; available in other namespaces: team-a/lq-",
+        ),
+        (("--queue", "lq-team-a"), "found in team-a: use --namespace team-a"),
         (("--queue", "none", "-n", "team-b"), "there are: lq-team-b"),
-        ((*TEAM, "--priority", "none"), "no WorkloadPriorityClass none; there are: high-priority, low-priority"),
+        ((*TEAM, "--priority", "none"), "WorkloadPriorityClass none not found; available: high-priority, low-priority"),
     ],
 )
 def test_who_names_what_is_not_there_is_told_what_is(platform: Running, arguments: tuple[str, ...], why: str) -> None:
@@ -142,7 +145,7 @@ def test_a_job_that_somebody_deletes_ends_the_command(platform: Running) -> None
         assert process.stderr is not None
         next(line for line in process.stderr if "runs" in line)
         platform.kubectl("delete", "job", "gone", "--namespace", "team-a")
-        assert process.stderr.read().endswith("batchyard: somebody has deleted it\n")
+        assert process.stderr.read().endswith("batchyard: the Job was deleted\n")
         assert process.wait(_ENDS_WITHIN) == 1
 
 

@@ -52,7 +52,7 @@ def test_all_that_a_platform_keeps_is_private(platform: Running) -> None:
 def test_a_second_one_in_the_same_folder_says_who_runs(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"):
         up(Wanted(Place(folder_of(platform)), None, 1.0), detach=True)
-    assert f"it runs already, pid {platform.process.pid}, {platform.url}" in capsys.readouterr().err
+    assert f"a platform already runs here, pid {platform.process.pid}, {platform.url}" in capsys.readouterr().err
 
 
 def test_a_port_that_is_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_in_the_background_it_listens_until_it_is_told_to_end(
         assert next(events)["type"] == "ADDED"
         down(tmp_path, end_pods=False)
         assert list(events) == []
-    assert f"{running.url} has ended, all is kept" in capsys.readouterr().err
+    assert f"{running.url} has ended, its data is kept" in capsys.readouterr().err
     assert process_in(tmp_path) is None
 
 
@@ -148,7 +148,7 @@ def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGHUP)
         assert running.process.wait(20) == 0
         assert running.process.stderr is not None
-        assert "ended, all is kept" in running.process.stderr.read()
+        assert "ended, its data is kept" in running.process.stderr.read()
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:

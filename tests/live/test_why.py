@@ -93,7 +93,7 @@ def test_the_table_is_plain_text_and_a_queue_can_be_asked(platform: Running) -> 
 
 def test_what_is_not_there_is_told_with_what_is(platform: Running) -> None:
     done = asked(platform, "job/repor", "-n", "lab")
-    assert (done.returncode, 'jobs.batch "repor" not found; there is report' in done.stderr) == (1, True)
+    assert (done.returncode, 'jobs.batch "repor" not found; similar names: report' in done.stderr) == (1, True)
     assert asked(platform, "node/x").returncode == 2
 
 

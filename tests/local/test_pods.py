@@ -114,7 +114,7 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
         platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
         wait_for(platform, "long", "Running")
         down(tmp_path, end_pods=False)
-        assert "1 pod of this machine still run: `batchyard up` takes them up again" in capsys.readouterr().err
+        assert "1 pod of this machine still run: `batchyard up` adopts them" in capsys.readouterr().err
         assert LeftRunning(tmp_path).pods()
         down(tmp_path, end_pods=True)
         assert "ending 1 pod" in capsys.readouterr().err

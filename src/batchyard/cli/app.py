@@ -1,4 +1,4 @@
-"""The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
+"""The commands and their options. The work of a command is imported on call, so help and usage errors are fast."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -50,7 +50,7 @@ def _run_length(text: str) -> Duration:
 
 
 def _duration(text: str | int) -> Duration:
-    from batchyard.base.instant import parse_duration  # noqa: PLC0415 - as the rest
+    from batchyard.base.instant import parse_duration  # noqa: PLC0415 - loads the platform
 
     try:
         return text if isinstance(text, int) else parse_duration(text)
@@ -68,7 +68,7 @@ def _load(text: str) -> Fraction:
 
 
 def _collector(text: str) -> str:
-    from urllib.parse import urlsplit  # noqa: PLC0415 - only where one is named
+    from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
 
     try:
         url = urlsplit(text)
@@ -76,13 +76,13 @@ def _collector(text: str) -> str:
     except ValueError:
         is_one = False
     if text and not is_one:
-        raise typer.BadParameter(f"'{text}' is no URL of a collector; write it as http://localhost:4318")
+        raise typer.BadParameter(f"'{text}' is not a collector URL; use a form such as http://localhost:4318")
     return text
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # noqa: PLC0415 - only here
+        from importlib.metadata import version  # noqa: PLC0415 - only for this option
 
         typer.echo(f"batchyard {version('batchyard')}")
         raise typer.Exit
@@ -102,8 +102,8 @@ _Runtime: TypeAlias = Annotated[
     typer.Option(
         parser=_duration,
         metavar="DURATION",
-        help="How long pods run that do not say it.",
-        show_default="what the Cluster says, else 1m",
+        help="Run time of pods that set none.",
+        show_default="from the Cluster, else 1m",
     ),
 ]
 
@@ -116,39 +116,39 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The nodes there are: pools, limits, capacity, prices."),
+        typer.Option(metavar="FILE", help="The nodes: pools, limits, capacity, prices."),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Replay a trace of a cluster, its nodes and pods as CSV; print a report."),
+        typer.Option(metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report."),
     ] = None,
     load: Annotated[
         Fraction | None,
-        typer.Option(parser=_load, metavar="FACTOR", help="Let the pods of a trace come so many times as fast."),
+        typer.Option(parser=_load, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
     ] = None,
     until: Annotated[
         Duration | None,
         typer.Option(parser=_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes whatever is drawn, such as uids.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random values, such as uids.")] = 0,
     events: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
     ] = None,
     on_loop: Annotated[
-        OnLoop, typer.Option(help="When Workloads preempt each other for ever: leave them and go on, or end.")
+        OnLoop, typer.Option(help="On an endless preemption loop: continue, or stop.")
     ] = OnLoop.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
     report: Report = None,
     runtime: _Runtime = None,
 ) -> None:
-    """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
+    """Run manifests in virtual time; print the final state of queues, Workloads and Jobs."""
     if events == "-" and output is not None:
-        raise typer.BadParameter("with --events - the event log takes standard output: leave out --output")
+        raise typer.BadParameter("--events - writes the event log to standard output: leave out --output")
     if not paths and trace is None:
         raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:
-        raise typer.BadParameter("--load is for the pods of a trace: give one with --trace DIR")
+        raise typer.BadParameter("--load scales a trace: add --trace DIR")
     from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
@@ -156,7 +156,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report, runtime
     )
     if report is not None and trace is not None:
-        raise typer.BadParameter("--report is of manifests: a trace has a report of its own, which it prints")
+        raise typer.BadParameter("--report is for manifests only: --trace prints its own report")
     if trace is None:
         command.run(request)
     else:
@@ -170,12 +170,10 @@ app.command()(compare)
 app.command()(guide)
 
 
-_DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
+_DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")]
 _DATA_DIR = Path(".batchyard")
-_LogLevel: TypeAlias = Annotated[
-    LogLevel, typer.Option("--log-level", help="How much is logged: info tells each decision.")
-]
-_LogForm: TypeAlias = Annotated[LogForm, typer.Option("--log-format", help="Lines for people, or JSON lines.")]
+_LogLevel: TypeAlias = Annotated[LogLevel, typer.Option("--log-level", help="The log level; info logs each decision.")]
+_LogForm: TypeAlias = Annotated[LogForm, typer.Option("--log-format", help="Text or JSON lines.")]
 _Otlp: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -188,36 +186,35 @@ _Otlp: TypeAlias = Annotated[
 ]
 _Cluster: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."),
+    typer.Option(metavar="FILE", help="The nodes: simulated pools and limits, or `local` for this machine."),
 ]
 _Port: TypeAlias = Annotated[
-    int, typer.Option(metavar="N", min=0, max=65535, help="Where to listen; 0: any port that is free.")
+    int, typer.Option(metavar="N", min=0, max=65535, help="The port to listen on; 0: any free port.")
 ]
-_Config: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration, to decide by.")
-]
+_Config: TypeAlias = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")]
 _Images: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--image", metavar="NAME=DIR", help="What stands for an image: a virtualenv, a root folder, / for the machine."
+        "--image", metavar="NAME=DIR", help="Replaces an image: a virtualenv, a root folder, / for the machine."
     ),
 ]
 _HostPaths: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--host-path", metavar="DIR", help="A folder of the machine that pods may have by hostPath."),
+    typer.Option("--host-path", metavar="DIR", help="A folder of this machine that pods may mount by hostPath."),
 ]
 
 
 _Listen: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Listen at this address of the machine, for others to reach.")
+    str | None, typer.Option(metavar="ADDRESS", help="Listen on this address, for clients on other machines.")
 ]
 
 
 _AuditLog: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Write an audit log as JSON lines; rotated at 100 MB, one old file is kept."),
 ]
 _Controllers: TypeAlias = Annotated[
-    str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name; an operator does the rest.")
+    str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
 
 
@@ -229,27 +226,24 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     image: _Images = None,
     host_path: _HostPaths = None,
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Let pods of this machine ask for its network (hostNetwork).")
+        bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
     ] = False,
     speed: Annotated[
-        float, typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
+        float,
+        typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."),
     ] = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[
-        bool, typer.Option("--insecure-loopback", help="No TLS and no credentials, for whoever is on this machine.")
+        bool, typer.Option("--insecure-loopback", help="Serve without TLS and credentials, on this machine only.")
     ] = False,
     sync: Annotated[
         Sync,
-        typer.Option(
-            help="What an answered change survives: full, the loss of power; process, the end of the process."
-        ),
+        typer.Option(help="What acknowledged writes survive: full, a power failure; process, a crash of the process."),
     ] = Sync.FULL,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on from a journal that has lost what was acknowledged.")
+        bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return when it listens; it goes on in the background.")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; return once it listens.")] = False,
     listen: _Listen = None,
     audit_log: _AuditLog = None,
     controllers: _Controllers = "*",
@@ -258,9 +252,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     otlp: _Otlp = "",
     runtime: _Runtime = None,
 ) -> None:
-    """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
+    """Run the platform on this machine until it receives a termination signal; use kubectl to talk to it."""
     if insecure_loopback and listen is not None:
-        raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
+        raise typer.BadParameter("--insecure-loopback serves this machine only: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
     from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
     from batchyard.server.platform.data_dir import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
@@ -290,27 +284,34 @@ def _lease_option(name: str, told: str, default: str) -> Any:
 
 _Kubeconfig: TypeAlias = Annotated[
     str,
-    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; by default as pods find it, or as kubectl."),
+    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else as kubectl."),
 ]
-_LeaseName: TypeAlias = Annotated[str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="The Lease.")]
+_LeaseName: TypeAlias = Annotated[
+    str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="Name of the Lease.")
+]
 _LeaseNamespace: TypeAlias = Annotated[
-    str, typer.Option("--leader-elect-resource-namespace", metavar="NS", help="Where it is; by default the context's.")
+    str,
+    typer.Option(
+        "--leader-elect-resource-namespace", metavar="NS", help="Namespace of the Lease; default: the context's."
+    ),
 ]
-_LeaseDuration: TypeAlias = Annotated[Duration, _lease_option("lease-duration", "When others may take it.", "15s")]
+_LeaseDuration: TypeAlias = Annotated[
+    Duration, _lease_option("lease-duration", "When other replicas may acquire the Lease.", "15s")
+]
 _RenewDeadline: TypeAlias = Annotated[
-    Duration, _lease_option("renew-deadline", "Who has not renewed it by then ends.", "10s")
+    Duration, _lease_option("renew-deadline", "The leader exits if it cannot renew in this time.", "10s")
 ]
-_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "How often it is renewed.", "2s")]
+_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "Interval between renewals.", "2s")]
 
 
 _WebhookPort: TypeAlias = Annotated[
-    int, typer.Option("--webhook-port", min=0, max=65535, help="Where the API server asks about objects; 0: nowhere.")
+    int, typer.Option("--webhook-port", min=0, max=65535, help="The port of the webhooks; 0: no webhooks.")
 ]
 _WebhookService: TypeAlias = Annotated[
-    str, typer.Option("--webhook-service", metavar="NAME", help="The Service that leads there.")
+    str, typer.Option("--webhook-service", metavar="NAME", help="The Service of the webhooks.")
 ]
 _WebhookSecret: TypeAlias = Annotated[
-    str, typer.Option("--webhook-certificates", metavar="NAME", help="The Secret of its certificates.")
+    str, typer.Option("--webhook-certificates", metavar="NAME", help="The Secret with the webhook certificates.")
 ]
 _WebhookLifetime: TypeAlias = Annotated[
     Duration,
@@ -318,7 +319,7 @@ _WebhookLifetime: TypeAlias = Annotated[
         "--webhook-certificate-lifetime",
         parser=_duration,
         metavar="DURATION",
-        help="How long one is good.",
+        help="Validity of a webhook certificate.",
         show_default="8760h",
     ),
 ]
@@ -327,32 +328,35 @@ _WebhookLifetime: TypeAlias = Annotated[
 @app.command()
 def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     kubeconfig: _Kubeconfig = "",
-    context: Annotated[str, typer.Option(metavar="NAME", help="Which context of the kubeconfig.")] = "",
+    context: Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig.")] = "",
     controllers: Annotated[
-        str, typer.Option(metavar="LIST", help="Which run: *, name, -name; by default what Kubernetes does not do.")
+        str,
+        typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; default: those that Kubernetes lacks."),
     ] = "",
     leader_elect: Annotated[
-        bool, typer.Option("--leader-elect/--no-leader-elect", help="Work only while holding a Lease.")
+        bool, typer.Option("--leader-elect/--no-leader-elect", help="Write only while holding the Lease.")
     ] = True,
     lease_name: _LeaseName = "batchyard",
     lease_namespace: _LeaseNamespace = "",
     lease_duration: _LeaseDuration = 15 * SECOND,
     renew_deadline: _RenewDeadline = 10 * SECOND,
     retry_period: _RetryPeriod = 2 * SECOND,
-    qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Requests a second in the long run.")] = 300.0,
-    burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Requests at once.")] = 500,
+    qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Average requests per second.")] = 300.0,
+    burst: Annotated[
+        int, typer.Option("--kube-api-burst", min=1, help="Burst of requests above --kube-api-qps.")
+    ] = 500,
     config: _Config = None,
-    fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Share what is borrowed by weights.")] = False,
+    fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Enable fair sharing by weights.")] = False,
     install_crds: Annotated[
-        bool, typer.Option("--install-crds", help="First install the kinds that the cluster does not serve.")
+        bool, typer.Option("--install-crds", help="Install the CRDs that the cluster lacks first.")
     ] = False,
-    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where health and metrics are told.")] = "127.0.0.1",
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="The address of health and metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
     log_level: _LogLevel = LogLevel.WARNING,
     log_form: _LogForm = LogForm.TEXT,
     otlp: _Otlp = "",
     beside_upstream: Annotated[
-        bool, typer.Option("--beside-upstream", help="Decide even where Kueue or JobSet's own controllers do.")
+        bool, typer.Option("--beside-upstream", help="Run even if Kueue's or JobSet's own controllers run.")
     ] = False,
     webhook_port: _WebhookPort = 0,
     webhook_service: _WebhookService = "batchyard-operator-webhooks",
@@ -363,13 +367,13 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     patience: of_shadow.Patience = None,
     form: of_shadow.Output = None,
 ) -> None:
-    """Run controllers against a Kubernetes API server elsewhere, until told to end."""
+    """Run controllers against an external Kubernetes API server until a termination signal."""
     if of_shadow.looks_on(shadow, lasts, patience, form):
         where, listens = (kubeconfig, context), (listen, port)
         of_shadow.look_on(where, listens, lasts, patience, kueue=(config, fair_sharing), form=form)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
-        raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
+        raise typer.BadParameter("the lease duration must exceed the renew deadline, and that 1.2 retry periods")
     chosen = chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
     from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
@@ -391,7 +395,7 @@ def status(
     data_dir: _DataDir = _DATA_DIR,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
 ) -> None:
-    """Say how the platform of a data directory is: health, time, counts, queues, nodes, journal."""
+    """Show the state of a platform: health, time, counts, queues, nodes, journal."""
     from batchyard.cli.status import status as command  # noqa: PLC0415 - loads the platform
 
     command(data_dir, output)
@@ -401,10 +405,10 @@ def status(
 def down(
     data_dir: _DataDir = _DATA_DIR,
     end_pods: Annotated[
-        bool, typer.Option("--end-pods", help="End the pods of this machine too, which else go on.")
+        bool, typer.Option("--end-pods", help="Also end the pods of this machine, which otherwise keep running.")
     ] = False,
 ) -> None:
-    """Tell the platform of a data directory to end, and wait until it has."""
+    """Stop the platform of a data directory and wait for its end."""
     from batchyard.cli.up import down as command  # noqa: PLC0415 - loads the platform
 
     command(data_dir, end_pods=end_pods)
@@ -414,17 +418,17 @@ def down(
 def user(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the user.")],
     group: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="A group that the user is in, such as a team; repeatable.")
+        list[str] | None, typer.Option(metavar="GROUP", help="A group of the user, such as a team; repeatable.")
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="Where kubectl is to work for the user.")
+        str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The default namespace in the kubeconfig.")
     ] = "",
     days: Annotated[
-        int, typer.Option(metavar="N", min=1, max=365, help="For how long it is good; it cannot be taken back.")
+        int, typer.Option(metavar="N", min=1, max=365, help="Days of validity; it cannot be revoked.")
     ] = 30,
     data_dir: _DataDir = _DATA_DIR,
 ) -> None:
-    """Write a kubeconfig for another user of the platform; what he may do is said by RoleBindings."""
+    """Write a kubeconfig for another user of the platform; RoleBindings grant the user's rights."""
     from batchyard.cli import user as command  # noqa: PLC0415 - loads the platform
 
     command.user(data_dir, command.NewUser(name, group or [], namespace, days))
@@ -432,10 +436,10 @@ def user(
 
 @app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write; it must not be there.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     data_dir: _DataDir = _DATA_DIR,
 ) -> None:
-    """Write all that a platform holds into a file, while it runs or not."""
+    """Write the whole state of a platform to a file; the platform may run or not."""
     from batchyard.cli.backup import backup as command  # noqa: PLC0415 - loads the platform
 
     command(file, data_dir)
@@ -446,7 +450,7 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `batchyard backup` wrote.")],
     data_dir: _DataDir = _DATA_DIR,
 ) -> None:
-    """Make a data directory from a backup; what is there is never overwritten."""
+    """Create a data directory from a backup; never overwrites files."""
     from batchyard.cli.backup import restore as command  # noqa: PLC0415 - loads the platform
 
     command(file, data_dir)
@@ -480,13 +484,13 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
     detach: of.Detach = False,
     output: of.Output = None,
 ) -> None:
-    """Run a command under a queue: make its Job, tell what becomes of it, show its logs, end with its exit code."""
+    """Create a Job in a queue, report its progress, print its logs, and exit with its exit code."""
     argv = of.command_line(context)
     if output is Form.YAML and not dry_run:
-        raise typer.BadParameter("--output yaml is of --dry-run: say --output json for events as JSON lines")
+        raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
     from batchyard.cli.submit import command  # noqa: PLC0415 - loads the object model
-    from batchyard.cli.submit.manifests import Asked  # noqa: PLC0415 - as above
-    from batchyard.cli.submit.wanted import Request  # noqa: PLC0415 - as above
+    from batchyard.cli.submit.manifests import Asked  # noqa: PLC0415 - loads the object model
+    from batchyard.cli.submit.wanted import Request  # noqa: PLC0415 - loads the object model
 
     asked = Asked(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
     at_once = parallelism or completions or 1

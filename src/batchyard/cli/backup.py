@@ -1,4 +1,4 @@
-"""`batchyard backup` and `restore`: all that a platform holds, in one file."""
+"""`batchyard backup` and `restore`: the whole state of a platform in one file."""
 
 from pathlib import Path
 from shlex import quote
@@ -10,7 +10,7 @@ from batchyard.store.commit_mark import JournalError
 
 
 def backup(file: Path, folder: Path) -> None:
-    """Write a backup, whether the platform runs or not."""
+    """Write a backup; the platform may run or not."""
     try:
         contents = backups.back_up(folder / JOURNAL, file)
     except JournalError as error:
@@ -18,11 +18,11 @@ def backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: {error.filename or file}: {error.strerror}")
     kept = contents.recovered
-    output.tell(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, read through")
+    output.tell(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, verified")
 
 
 def restore(file: Path, folder: Path) -> None:
-    """Make a data directory from a backup."""
+    """Create a data directory from a backup."""
     try:
         prepare(folder)
         contents = backups.restore(file, folder / JOURNAL)
@@ -31,5 +31,7 @@ def restore(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
     kept = contents.recovered
-    output.tell(f"batchyard: {folder}: {len(kept.objects)} objects; it goes on from revision {kept.revision}")
+    output.tell(
+        f"batchyard: {folder}: {len(kept.objects)} objects restored; it continues from revision {kept.revision}"
+    )
     output.tell(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")

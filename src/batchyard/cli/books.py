@@ -1,4 +1,4 @@
-"""What the machines of a run cost, how gangs recovered, who found no place: as tables, and as values for programs."""
+"""The accounting of a run: machine costs, gang recoveries, unscheduled pods; as tables, and as a document."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -13,35 +13,35 @@ from batchyard.sim.result import Result
 from batchyard.sim.world import EPOCH
 
 _FIGURES: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
-#: Of hours, so that they are told to the hundredth of a second.
+#: The decimal places of hours: exact to a hundredth of a second.
 _DIGITS: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """What each pool cost and for what, then each team; what no team took is told of nobody."""
+    """The costs of each pool and then of each team, by use; hours that no team used are listed as (unused)."""
     pools = [["POOL", "PROVISIONING", *_FIGURES]]
     pools += [[line.pool, line.provisioning, *_figures(lines)] for line, lines in _grouped(statement.by_pool)]
     teams = [["TEAM", *_FIGURES]]
-    teams += [[line.team or "(nobody)", *_figures(lines)] for line, lines in _grouped(statement.by_team)]
+    teams += [[line.team or "(unused)", *_figures(lines)] for line, lines in _grouped(statement.by_team)]
     teams.append(["all", *_figures(statement.by_team)])
     return f"{_table(pools)}\n{_table(teams)}"
 
 
 def losses_table(losses: Sequence[Loss], now: Instant) -> str:
-    """Who lost a machine, how long each took to be whole again, what was lost, and who left for it."""
+    """The gangs that lost a machine: time to recovery, lost work, and preempted gangs."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_table([header, *(_loss(loss, now) for loss in losses)])
 
 
 def unplaced_table(pods: Iterable[Obj]) -> str:
-    """Which pods have no node, and why; empty if all have one."""
+    """The pods without a node and the reasons; empty if all have one."""
     views = [pod_view(pod) for pod in pods]
     rows = [[pod.namespace, pod.name, pod.unplaced] for pod in views if pod.awaits_node and pod.unplaced]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
 def books_of(result: Result) -> dict[str, Any]:
-    """The same for programs, in a world with machines: dollars as texts, exact to the cent, and times in seconds."""
+    """The same as a document, if the world has machines: dollars as exact text, times in seconds."""
     if result.costs is None:
         return {}
     costs = {
@@ -69,14 +69,14 @@ def _amount(cents: int) -> str:
 
 
 def _table(rows: Table) -> str:
-    """A table without the columns in which nothing is told."""
+    """A table without its empty columns."""
     header, *body = rows
     kept = [index for index in range(len(header)) if any(row[index] for row in body)]
     return format_table([[row[index] for index in kept] for row in rows])
 
 
 def _grouped(lines: Sequence[Line]) -> list[tuple[Line, list[Line]]]:
-    """The lines of each pool or team, with the first of them."""
+    """The lines of each pool or team, with the first line of each."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.pool, line.provisioning, line.team), []).append(line)
@@ -84,7 +84,7 @@ def _grouped(lines: Sequence[Line]) -> list[tuple[Line, list[Line]]]:
 
 
 def _figures(lines: Sequence[Line]) -> list[str]:
-    """Hours in all, then what each use cost, then the sum."""
+    """Total hours, then the cost of each use, then the sum."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
     costs = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [
@@ -106,5 +106,5 @@ def _loss(loss: Loss, now: Instant) -> list[str]:
         format_age(loss.lost_at - EPOCH),
         took if loss.whole_at is not None else f"not after {took}",
         format_age(loss.lost_work),
-        victims or "nobody",
+        victims or "none",
     ]

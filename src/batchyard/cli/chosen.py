@@ -1,17 +1,17 @@
-"""Options that name controllers."""
+"""Parsing of options that select controllers."""
 
 import typer
 
 
 def chosen_of_platform(text: str) -> tuple[str, ...]:
-    """Groups of controllers of a platform."""
+    """The controller groups of a platform."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _chosen(text, GROUPS)
 
 
 def chosen_of_operator(text: str) -> tuple[str, ...]:
-    """Groups of controllers of an operator; by default what Kubernetes does not do."""
+    """The controller groups of an operator; by default those that Kubernetes lacks."""
     from batchyard.controller_groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
 
     return _chosen(text, REMOTE) if text else ON_KUBERNETES

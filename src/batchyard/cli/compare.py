@@ -1,4 +1,4 @@
-"""`batchyard compare`: two configurations under one load, side by side."""
+"""`batchyard compare`: two configurations under the same load, side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from batchyard.sim.compare.sections import Both, Section, Unit
 from batchyard.sim.files import Source
 from batchyard.sim.scenario import InvalidScenario
 
-#: Refusals of a run that are told.
+#: The most rejected writes of a run that are printed.
 LINES_MAX: Final = 10
-#: Sections that only `-o wide` shows.
+#: Sections that are printed with `-o wide` only.
 _WIDE: Final = frozenset({"quotaByQueue"})
 
 
@@ -37,7 +37,7 @@ class Request:
     b: str
     clusters: tuple[Path | None, Path | None]
     loads: Sequence[str]
-    #: How many times as fast the pods of a trace come; None: nobody says.
+    #: The factor on the arrival rate of a trace's pods; None: not given.
     factor: Fraction | None
     settings: Settings
     form: Output
@@ -45,7 +45,7 @@ class Request:
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where it fails."""
+    """Run the comparison; ends the command with 1 on failure."""
     names = _names(request)
     pair = _pair(request, names)
     tell_warnings(pair.warnings)
@@ -61,7 +61,7 @@ def run(request: Request) -> None:
 
 
 def shown(found: Contrast, form: Output) -> str:
-    """The contrast in one of the forms."""
+    """Format the comparison."""
     if form is Output.JSON:
         return render_json(document_of(found))
     if form is Output.YAML:
@@ -75,14 +75,16 @@ def shown(found: Contrast, form: Output) -> str:
     for title, changes in (("wait less", found.changes.better), ("wait longer", found.changes.worse)):
         if changes:
             beyond = f", of {len(changes)}" if len(changes) > SHOWN else ""
-            parts.append(f"# who would {title} with {found.names[1]}{beyond}\n{_changes(found, changes[:SHOWN])}")
+            parts.append(
+                f"# Workloads that would {title} with {found.names[1]}{beyond}\n{_changes(found, changes[:SHOWN])}"
+            )
     if found.repeats:
         parts.append(f"# over {found.settings.seeds} seeds\n{_repeats(found)}")
     return "\n".join(parts)
 
 
 def _names(request: Request) -> tuple[str, str]:
-    """What the configurations are called: the last parts of their paths, the whole paths where those are alike."""
+    """The display names: the stems of the paths, or the whole paths if the stems are equal."""
     a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
     if a != b:
         return a, b
@@ -102,18 +104,18 @@ def _pair(request: Request, names: tuple[str, str]) -> Pair:
 
 
 def _load(request: Request, sides: Sequence[Side]) -> Sequence[Source]:
-    """What both get: manifests, and traces as Jobs."""
+    """The load of both sides: manifests, and traces converted to Jobs."""
     loads: list[Source] = []
     traces = [path for path in request.loads if is_trace(Path(path))]
     if request.factor is not None and not traces:
-        output.fail("batchyard: --load is for the pods of a trace: give a folder of one with --trace")
+        output.fail("batchyard: --load scales a trace: give its folder with --trace")
     for path in request.loads:
         loads += as_jobs(Path(path), request.factor or Fraction(1), sides) if path in traces else [path]
     return loads
 
 
 def _overall(names: tuple[str, str], section: Section) -> Table:
-    """All in all, a line for each figure that says something."""
+    """The overall table: a row per metric that is not zero in both runs."""
     rows = [["", *(name.upper() for name in names), "CHANGE"]]
     (row,) = section.rows
     for figure in section.figures:
@@ -124,7 +126,7 @@ def _overall(names: tuple[str, str], section: Section) -> Table:
 
 
 def _table(section: Section) -> Table:
-    """A section; the change of its first figure that tells which is better is a column of its own."""
+    """A section as a table, with a change column after its first metric that has a better direction."""
     main = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
     rows = [[section.about.upper()]]
     for figure in section.figures:
@@ -139,7 +141,7 @@ def _table(section: Section) -> Table:
 
 
 def _cell(unit: Unit, both: Both) -> str:
-    """Both figures, or the one that they have in common."""
+    """Both values as `A -> B`, or one if they are equal."""
     a, b = told(unit, both[0]), told(unit, both[1])
     return a if a == b else f"{a} -> {b}"
 
@@ -174,19 +176,21 @@ def _repeat(each: Repeated) -> list[str]:
 
 
 def _said_of(found: Contrast) -> list[str]:
-    """What is to be said of the runs besides."""
+    """Further lines: rejected writes, loops, and remarks on the figures."""
     lines = []
     for name, side in zip(found.names, (found.runs.a, found.runs.b), strict=True):
         refused = side.result.refused
-        lines += [f"{name}: refused: {refusal}" for refusal in refused[:LINES_MAX]]
+        lines += [f"{name}: rejected: {refusal}" for refusal in refused[:LINES_MAX]]
         if len(refused) > LINES_MAX:
-            lines.append(f"{name}: refused: and {len(refused) - LINES_MAX} more")
+            lines.append(f"{name}: rejected: and {len(refused) - LINES_MAX} more")
         loops = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loops]
     never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
     if any(never):
         until = told(Unit.SECONDS, found.lasts)
-        lines.append(f"batchyard: who never admitted counts as waiting until the later end, after {until}")
+        lines.append(
+            f"batchyard: Workloads that were never admitted count as waiting until the later end, after {until}"
+        )
     if found.settings.seeds > 1 and not any(each.margin for each in found.repeats):
-        lines.append("batchyard: all seeds came to the same: chance plays no part in this load")
+        lines.append("batchyard: all seeds gave the same result: this load has no random values")
     return lines

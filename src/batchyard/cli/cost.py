@@ -1,4 +1,4 @@
-"""`batchyard cost`: what the CostRecords of a platform came to."""
+"""`batchyard cost`: totals of a platform's CostRecords."""
 
 import csv
 import io
@@ -22,14 +22,14 @@ from batchyard.server.platform.status_report import PATH as REPORT
 
 _GROUP: Final = "/apis/cost.batchyard.dev/v1alpha1"
 _FORBIDDEN, _NOT_FOUND = 403, 404
-#: The order of the issue's own table: what came of work, then what came of none.
+#: The columns in order: the uses for work first, then the idle ones.
 _USES: Final = (DONE, LOST, RUNS, IDLE, BOOT)
 _DAYS: Final = re.compile(r"(\d{1,5})d", re.ASCII)
-_NOTHING: Final = "No costs are recorded of that time.\n"
+_NOTHING: Final = "No costs are recorded for that time.\n"
 
 
 class Asked(NamedTuple):
-    """What the command line asks for."""
+    """The query of the command."""
 
     by: By
     begin: str
@@ -38,13 +38,13 @@ class Asked(NamedTuple):
 
 
 def cost(target: Target, asked: Asked, form: Form) -> None:
-    """Print it; exits with 1 where there is nobody to ask."""
+    """Print the totals; ends the command with 1 if no platform responds."""
     try:
         now = _now(target)
         begin, end = _instant(asked.begin, now), _instant(asked.end, now) if asked.end else now + HOUR
         records, told = _records(target, asked.namespace)
     except UnreachableError as error:
-        why = f"{error}; it keeps no CostRecords" if error.code == _NOT_FOUND else str(error)
+        why = f"{error}; it has no CostRecords" if error.code == _NOT_FOUND else str(error)
         output.fail(f"batchyard: {why}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
@@ -63,7 +63,7 @@ def cost(target: Target, asked: Asked, form: Form) -> None:
 
 
 def _records(target: Target, namespace: str) -> tuple[Sequence[Obj], str]:
-    """All CostRecords that one may see, and what is to be said about that."""
+    """All CostRecords that the user may list, and a remark if these are not all."""
     if namespace:
         return _in(target, namespace), ""
     try:
@@ -71,7 +71,7 @@ def _records(target: Target, namespace: str) -> tuple[Sequence[Obj], str]:
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
-        return _in(target, ""), "of your own namespace alone: you may not see what others cost"
+        return _in(target, ""), "limited to your own namespace: you may not list the others' CostRecords"
     return items, ""
 
 
@@ -84,7 +84,7 @@ def _in(target: Target, namespace: str) -> Sequence[Obj]:
 
 
 def _now(target: Target) -> Instant:
-    """The platform's own time, where it tells."""
+    """The platform's own time; that of this machine if it reports none."""
     try:
         found: Instant = answered(target, lambda _: REPORT)["instant"]
     except UnreachableError:
@@ -93,7 +93,7 @@ def _now(target: Target) -> Instant:
 
 
 def _instant(text: str, now: Instant) -> Instant:
-    """A time as it is told, or how long ago that is."""
+    """Parse a time, or a duration before `now`."""
     days = _DAYS.fullmatch(text)
     if days is not None:
         return now - int(days[1]) * 24 * HOUR
@@ -104,18 +104,18 @@ def _instant(text: str, now: Instant) -> Instant:
     try:
         return now - parse_duration(text)
     except ValueError:
-        output.fail(f"batchyard: {text!r} is no time; write it as 2026-01-31T12:00:00Z, or as 24h for a day ago")
+        output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 24h for a day ago")
 
 
 def _remarks(found: Report) -> Sequence[str]:
-    """From when until when it is, and what is not priced."""
+    """Remarks on the period, and on machines without a price."""
     if found.begin is None or found.through is None:
         return ()
     through = format_time(found.through // SECOND * SECOND)
-    remarks = [f"from {format_time(found.begin)} until {through}; records tell whole hours, days and months"]
+    remarks = [f"from {format_time(found.begin)} until {through}; records cover whole hours, days and months"]
     if found.unpriced:
         names = ", ".join(found.unpriced)
-        remarks.append(f"no price is known of machines of {names}: they count as free")
+        remarks.append(f"no price is known for machines of {names}: they count as free")
     return remarks
 
 

@@ -1,4 +1,4 @@
-"""`batchyard decisions`: what the decision ledger of a platform holds."""
+"""`batchyard decisions`: prints a platform's decision ledger."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ _NOT_FOUND = 404
 
 
 class Asked(NamedTuple):
-    """What the command line asks for."""
+    """The query of the command."""
 
     about: str
     namespace: str
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 
 def decisions(target: Target, asked: Asked, form: Output) -> None:
-    """Print them; exits with 1 where there is no ledger to ask."""
+    """Print the decisions; ends the command with 1 if the cluster has no ledger."""
     try:
         found = _found(target, asked)
     except UnreachableError as error:
@@ -63,7 +63,7 @@ def _found(target: Target, asked: Asked) -> Mapping[str, Any]:
 
 
 def _instant(target: Target, text: str) -> Instant:
-    """A time as it is told, or how long ago that is by the platform's own time."""
+    """Parse a time, or a duration before the platform's current time."""
     try:
         return parse_time(text)
     except ValueError:
@@ -71,16 +71,16 @@ def _instant(target: Target, text: str) -> Instant:
     try:
         ago = parse_duration(text)
     except ValueError:
-        output.fail(f"batchyard: {text!r} is no time; write it as 2026-01-31T12:00:00Z, or as 2h for two hours ago")
+        output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
     try:
         now: Instant = answered(target, lambda _: REPORT)["instant"]
     except UnreachableError:
-        now = wall_clock()  # who may not ask for its time
+        now = wall_clock()  # no permission to read the platform's time
     return now - ago
 
 
 def _lines(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
-    """One line a decision; wide, with what it rested on below."""
+    """One line per decision; `is_wide` adds its details below."""
     if not items:
         return NOTHING_FOUND
     rows = [(_time(each), _object(each), each["reason"], each["message"]) for each in items]

@@ -1,4 +1,4 @@
-"""`batchyard eta`: when Workloads start, as the platform's own server tells it, or forks of a state made here."""
+"""`batchyard eta`: the start times of Workloads, forecast by the platform's server or by local forks of a state."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from batchyard.sim.forecast import Asked, forecasts
 from batchyard.sim.state import State
 from batchyard.sim.whatif import KINDS, subjects_told_of, workload_of
 
-#: It is there, and cannot answer now.
+#: The server serves forecasts but is overloaded now.
 _BUSY: Final = (429, 503)
 
 
@@ -31,9 +31,9 @@ _BUSY: Final = (429, 503)
 class Request:
     """The arguments of the command."""
 
-    #: KIND/NAME; '' for all that wait.
+    #: KIND/NAME; '' for all pending Workloads.
     subject: str
-    #: '' for that of the kubeconfig, or all.
+    #: '' for that of the kubeconfig, or for all.
     namespace: str
     queue: str
     state: str | None
@@ -43,7 +43,7 @@ class Request:
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where there is nothing to tell."""
+    """Print the forecasts; ends the command with 1 if there is none."""
     if request.subject:
         subject = _subject(request)
         documents = [_of_server(request, subject) or _forked_one(request, subject)]
@@ -53,13 +53,13 @@ def run(request: Request) -> None:
 
 
 def shown(documents: Sequence[Mapping[str, Any]], form: Output, *, is_one: bool) -> str:
-    """Forecasts in one of the forms."""
+    """Format the forecasts."""
     if form in (Output.JSON, Output.YAML):
         listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else listed
         return render_json(value) if form is Output.JSON else render_yaml(value)
     if not documents:
-        return "nobody waits\n"
+        return "no pending Workloads\n"
     header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
     told = format_table([header, *map(_row, documents)])
     lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
@@ -77,14 +77,14 @@ def _row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _subject(request: Request) -> Key:
-    """What is asked about; ends the command where that is nothing."""
+    """The key of the subject; ends the command if it is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
-        output.fail(f"batchyard: {request.subject!r}: write workload/NAME, job/NAME or jobset/NAME")
+        output.fail(f"batchyard: {request.subject!r}: use workload/NAME, job/NAME or jobset/NAME")
     return Key(constant, request.namespace or "default", name)
 
 
@@ -93,7 +93,7 @@ def _forked_one(request: Request, subject: Key) -> Mapping[str, Any]:
     name = workload_of(state.objects, subject)
     if name is None:
         what = "" if subject.kind == scheme.WORKLOAD or subject not in state.objects else "Workload of "
-        output.fail(f"batchyard: there is no {what}{kind_info(subject.kind).singular} {subject}")
+        output.fail(f"batchyard: not found: {what}{kind_info(subject.kind).singular} {subject}")
     found = forecasts(state, [name], request.asked)
     if name not in found:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended")
@@ -109,7 +109,7 @@ def _forked_all(request: Request) -> list[Mapping[str, Any]]:
 
 
 def _waiting(state: State, request: Request) -> list[str]:
-    """Who waits, in order of their coming."""
+    """The keys of the pending Workloads, in order of creation."""
     views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
     found = [
         view
@@ -123,7 +123,7 @@ def _waiting(state: State, request: Request) -> list[str]:
 
 
 def _of_server(request: Request, subject: Key) -> Mapping[str, Any] | None:
-    """What the server tells; None where it does not forecast."""
+    """The server's forecast; None if it does not serve forecasts."""
     if request.state is not None:
         return None
     try:
@@ -144,5 +144,5 @@ async def _asked(request: Request, subject: Key) -> Mapping[str, Any] | None:
     if answer.code == 200:
         return decoded(answer.body)
     if answer.code in _BUSY:
-        output.tell(f"batchyard: the server has no time ({trouble_of(answer)}): worked out here")
+        output.tell(f"batchyard: the server is overloaded ({trouble_of(answer)}): forecasting locally")
     return None

@@ -1,6 +1,7 @@
-"""`batchyard fault node`: what the outside world would do to a node of a platform that runs.
+"""`batchyard fault node`: inject node failures into a running platform.
 
-A machine is broken by the status of its Instance, as faults of a scenario break it. A node is drained as by kubectl.
+A machine failure is written to the status of its Instance, as scenario faults do. A drain works as kubectl's.
+
 """
 
 import http.client
@@ -30,24 +31,24 @@ _OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptyd
 
 
 class _Owner:
-    """Requests to the platform by its owner, over one connection."""
+    """Requests to the platform as its owner, over one connection."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
 
     def get(self, path: str) -> Obj | None:
-        """Return the object or list at a path; None if there is none."""
+        """Return the object or list at a path; None if it does not exist."""
         code, document = self._answer("GET", path)
         if code == http.client.NOT_FOUND:
             return None
         return _must(code, document)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> None:
-        """Merge a change into an object."""
+        """Apply a merge patch to an object."""
         _must(*self._answer("PATCH", path, change, _MERGE))
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
-        """Create an object; return the message of a refusal, or '' if there is none."""
+        """Create an object; return the error message, or '' on success."""
         code, answer = self._answer("POST", path, document, "application/json")
         return "" if code < http.client.BAD_REQUEST else str(answer.get("message") or code)
 
@@ -66,42 +67,42 @@ class _Owner:
 
 
 def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
-    """Let the machine of a node crash, or let the cloud reclaim it; ends the command if it has none."""
+    """Crash the machine of a node, or reclaim it as its cloud would; ends the command if it has no machine."""
     with _owner_of(folder) as owner:
         instance = _machine_of(owner, name)
         now = owner.now()
         stop = format_time(now + instances.NOTICE)
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
-                output.fail(f"batchyard: the machine of node {name} is no Spot machine; let it fail with --crash")
+                output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash")
             changed = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)
         else:
             changed = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES}/{quote(name)}/status", {"status": changed["status"]})
-    told = f"is reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
+    told = f"is being reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
     output.tell(f"batchyard: the machine of node {name} {told}")
 
 
 def drain_node(folder: Path, name: str) -> None:
-    """Cordon a node and evict its pods; exits with 1 if an eviction is refused."""
+    """Cordon a node and evict its pods; ends the command with 1 if an eviction is rejected."""
     with _owner_of(folder) as owner:
         if owner.get(f"{_NODES}/{quote(name)}") is None:
-            output.fail(f"batchyard: there is no node {name}; `kubectl get nodes` lists them")
+            output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
         owner.patch(f"{_NODES}/{quote(name)}", {"spec": {"unschedulable": True}})
         found = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
         pods = [] if found is None else drain(found["items"], _OPTIONS).evicted
         refused = {_shown(pod): told for pod in pods if (told := _evict(owner, pod))}
     for pod, told in refused.items():
-        output.tell(f"batchyard: pod {pod} is not evicted: {told}")
-    told = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods are evicted"
+        output.tell(f"batchyard: pod {pod} was not evicted: {told}")
+    told = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods were evicted"
     if refused:
-        output.fail(f"batchyard: {told}; run the command again when the others may leave")
-    output.tell(f"batchyard: {told}; kubectl uncordon {name} opens it again")
+        output.fail(f"batchyard: {told}; run the command again once the others can be evicted")
+    output.tell(f"batchyard: {told}; kubectl uncordon {name} makes it schedulable again")
 
 
 @contextmanager
 def _owner_of(folder: Path) -> Iterator[_Owner]:
-    """Requests to the platform of a data directory; ends the command if it does not answer."""
+    """Requests to the platform of a data directory; ends the command if the platform does not respond."""
     running = process_of(folder)
     try:
         with closing(connected(running, folder)) as connection:
@@ -111,12 +112,12 @@ def _owner_of(folder: Path) -> Iterator[_Owner]:
 
 
 def _machine_of(owner: _Owner, name: str) -> Obj:
-    """Return the Instance of a node, if it is up."""
+    """Return the Instance of a node if it is up; ends the command otherwise."""
     instance = owner.get(f"{_INSTANCES}/{quote(name)}")
     if instance is None:
         if owner.get(f"{_NODES}/{quote(name)}") is None:
-            output.fail(f"batchyard: there is no node {name}; `kubectl get nodes` lists them")
-        told = "has no simulated machine: --crash and --reclaim are for simulated nodes"
+            output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
+        told = "has no simulated machine: --crash and --reclaim require a simulated node"
         output.fail(f"batchyard: node {name} {told}; --drain works for every node")
     phase = instances.phase_of(instance)
     if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
@@ -126,14 +127,14 @@ def _machine_of(owner: _Owner, name: str) -> Obj:
 
 
 def _evict(owner: _Owner, pod: Obj) -> str:
-    """Evict a pod; return why that is refused, or ''."""
+    """Evict a pod; return the reason of a rejection, or ''."""
     metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     path = f"/api/v1/namespaces/{quote(metadata['namespace'])}/pods/{quote(metadata['name'])}/eviction"
     return owner.post(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
 
 def _must(code: int, document: dict[str, Any]) -> Obj:
-    """Return an answer; ValueError if it is a refusal."""
+    """Return the document; ValueError for an error status."""
     if code >= http.client.BAD_REQUEST:
         raise ValueError(f"{code}: {document.get('message') or 'no message'}")
     return document

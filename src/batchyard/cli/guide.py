@@ -1,4 +1,4 @@
-"""`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
+"""`batchyard guide`: plays the reference architecture's guide and compares each table with its published figures."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,15 @@ def run(
     report: Path | None = None,
     rendered: Path | None = None,
 ) -> None:
-    """Play it, `live` by a platform that runs so much faster than the clock; `rendered` is where one is.
+    """Play the guide in a simulation and, if `live` is set, on a platform at that speed.
 
-    Exits with 1 if a row that quota alone decides differs from the guide, if a Job does not end, or if a row of a live
-    platform differs from the simulation and no late timing explains it.
+    `rendered` is the folder of a rendered platform. Ends with 1 in three cases: a row that quota alone decides differs
+    from the guide, a Job does not end, or a row of the live platform differs from the simulation without a late timing
+    as its reason.
     """
     folder = manifests or examples_folder()
     if folder is None:
-        output.fail("batchyard: the examples are not beside the package; name their folder with --manifests DIR")
+        output.fail("batchyard: the package contains no examples; give their folder with --manifests DIR")
     try:
         guide = Guide(folder, played_steps(step), rendered)
     except InvalidScenario as invalid:
@@ -63,11 +64,11 @@ def run(
         _tell_timings(played, len(simulated), differ, live)
         _show(seen_live, played, step, form, _live_document(played, differ))
         if not all(row.is_explained for row in differ):
-            output.fail("batchyard: rows differ from the simulation although nothing was late")
+            output.fail("batchyard: rows differ from the simulation although no timing was missed")
 
 
 def _end_as_by_ctrl_c() -> None:
-    """Whoever is told to end, or whose terminal is closed, takes the platform that it started along."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the started platform is stopped too."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -88,19 +89,19 @@ def _show(
 
 
 def _tell_timings(played: "LiveGuide", rows: int, differ: Sequence[DifferentRow], speed: float) -> None:
-    """Report each row that is not as simulated with its reason, and each timing that was missed."""
+    """Report each row that differs from the simulation with its reason, and each missed timing."""
     for row in differ:
         output.tell(f"batchyard: {row}")
     for timing in played.timings.missed:
         output.tell(f"batchyard: missed timing: {timing}")
-    output.tell(f"batchyard: {rows - len(differ)} of {rows} rows of the tables are those of the simulation")
+    output.tell(f"batchyard: {rows - len(differ)} of {rows} table rows equal those of the simulation")
     if played.timings.missed:
         slower = played.timings.speed_for(speed)
         output.tell(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
 
 
 def _shown(seen: Sequence[Seen], guide: Played, form: Output, live: Mapping[str, Any] | None) -> str:
-    """Steps, and the Jobs at the end, in one of the forms; documents have what is particular to a live guide."""
+    """The steps and the final Jobs in one of the output formats; JSON and YAML also have the live report."""
     document = {**_document(seen, guide), **({} if live is None else {"live": live})}
     if form is Output.JSON:
         return render_json(document)
@@ -110,7 +111,7 @@ def _shown(seen: Sequence[Seen], guide: Played, form: Output, live: Mapping[str,
 
 
 def _step_table(seen: Seen, began: Instant) -> str:
-    """What is to be seen after a step: the queues, and a while later the nodes."""
+    """The tables after a step: the queues, and later the nodes."""
     queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{printing.format_table(_beside(seen))}"
     nodes = printing.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
     title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - began)}"
@@ -118,7 +119,7 @@ def _step_table(seen: Seen, began: Instant) -> str:
 
 
 def _pools(seen: Seen) -> printing.Table:
-    """How many nodes are ready in each pool, and how many the guide's authors saw."""
+    """The ready nodes of each pool beside the guide's published counts."""
     saw = seen.step.nodes
     rows = [[pool, str(count), *_beside_pool(count, saw, pool)] for pool, count in seen.pools.items()]
     total, all_saw = sum(seen.pools.values()), None if saw is None else {"": sum(saw.values())}
@@ -132,7 +133,7 @@ def _beside_pool(count: int, saw: Mapping[str, int] | None, pool: str) -> list[s
 
 
 def _beside(seen: Seen) -> printing.Table:
-    """`kubectl get clusterqueues -o wide`, and how many the guide's authors saw in each."""
+    """`kubectl get clusterqueues -o wide` beside the guide's published counts."""
     header, *rows = printing.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
     compared = [_compared(seen, obj["metadata"]["name"]) for obj in seen.cluster_queues]
     beside = [[*row, *cells] for row, cells in zip(rows, compared, strict=True)]
@@ -142,7 +143,7 @@ def _beside(seen: Seen) -> printing.Table:
 def _compared(seen: Seen, queue: str) -> list[str]:
     saw, is_exact = seen.step.saw(queue), seen.step.is_exact(queue)
     agrees = seen.rows[queue] == saw
-    said = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO, and it is exact")
+    said = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
     return [str(saw.pending), str(saw.admitted), said]
 
 
@@ -157,7 +158,7 @@ def _jobs_table(guide: Played) -> str:
 
 
 def _document(seen: Sequence[Seen], guide: Played) -> dict[str, Any]:
-    """Steps and Jobs in the shape of the guide's own figures."""
+    """The steps and Jobs in the format of the guide's published figures."""
     now = guide.now()
     return {
         "initialNodes": guide.initial,
@@ -193,18 +194,18 @@ def _job(job: Obj, now: Instant) -> dict[str, str]:
 
 
 def _conclude(seen: Sequence[Seen], guide: Played, *, whole: bool) -> None:
-    """Say whether it went as in the guide."""
+    """Report the agreement with the guide; ends the command with 1 if an exact row or a Job differs."""
     exact = sum(len(each.exact) for each in seen)
     wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
     found = _jobs(guide)
     jobs, unfinished = len(found), len(unfinished_of(found))
     output.tell(
         f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
-        f"others depend on when one looks; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each step: "
-        f"{', '.join(str(sum(each.pools.values())) for each in seen)}"
+        f"others depend on the time of the reading; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each "
+        f"step: {', '.join(str(sum(each.pools.values())) for each in seen)}"
     )
     differ = sum(each.rows[name] != each.step.saw(name) for each in seen for name in each.rows) - len(wrong)
     if differ:
-        output.tell(f"batchyard: {differ} of the others differ from the guide; examples/refarch/README.md says why")
+        output.tell(f"batchyard: {differ} of the others differ from the guide; examples/refarch/README.md explains why")
     if wrong or (whole and unfinished):
-        output.fail(f"batchyard: not as in the guide: {', '.join(wrong) or 'some Jobs never ended'}")
+        output.fail(f"batchyard: differs from the guide: {', '.join(wrong) or 'some Jobs did not end'}")

@@ -1,4 +1,4 @@
-"""The rows that a guide shows, by name, without names and ages that differ from run to run."""
+"""The table rows of a guide by name, without the names and ages that differ between runs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from batchyard.sim.guide import Seen, pool_of
 
 
 class Played(Protocol):
-    """A guide that is played, in a world or by a platform that runs."""
+    """A guide that was played, in a simulated world or on a running platform."""
 
     @property
     def initial(self) -> Mapping[str, int]:
-        """How many nodes there are in each pool before the first step."""
+        """The number of nodes of each pool before the first step."""
 
     @property
     def began(self) -> Instant:
-        """When it began."""
+        """The instant at which the guide began."""
 
     def now(self) -> Instant:
-        """What time it is in the guide."""
+        """The current time in the guide."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """All objects of a kind."""

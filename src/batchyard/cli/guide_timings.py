@@ -1,4 +1,4 @@
-"""The timings of a guide that is played live: which were missed, by how much, and which rows differ for it."""
+"""Timings of a guide played live: which were missed, by how much, and which differing rows they explain."""
 
 from collections.abc import Mapping, Sequence
 from math import floor
@@ -6,31 +6,31 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.base.instant import SECOND, Duration, format_age
 
-#: A Job or a look that is late by no more, in time of the guide, counts as in time.
+#: A lateness up to this, in time of the guide, counts as on time.
 TOLERANCE: Final = 3 * SECOND
-#: The reason of a row that differs although nothing at all was late.
+#: The reason of a differing row if no timing was late.
 NO_REASON: Final = "no timing was missed, so this is a defect of batchyard; please report it"
 
 
 class Timing(NamedTuple):
-    """How late a Job or a look of a step was, in time of the guide."""
+    """The lateness of a Job or a reading of a step, in time of the guide."""
 
     step: str
     what: str
     name: str
     late: Duration
-    #: Whether it came at all; if not, `late` is how long it was waited for.
+    #: Whether it happened at all; if not, `late` is how long the guide waited.
     is_reached: bool = True
 
     def __str__(self) -> str:
         """The step, the subject and the lateness as one sentence."""
         subject = f"step {self.step}: {self.what} {self.name}"
         if not self.is_reached:
-            return f"{subject} had not come {_age(self.late)} after it was due"
+            return f"{subject} did not happen within {_age(self.late)} after it was due"
         return f"{subject} was {_age(self.late)} late"
 
     def document(self) -> Mapping[str, Any]:
-        """The same for programs."""
+        """The timing as a JSON object."""
         late = self.late / SECOND
         return {
             "step": self.step,
@@ -42,7 +42,7 @@ class Timing(NamedTuple):
 
 
 class DifferentRow(NamedTuple):
-    """A row that is not as simulated, and the reason."""
+    """A row that differs from the simulation, with the reason."""
 
     name: str
     simulated: str
@@ -55,34 +55,34 @@ class DifferentRow(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether a late timing is the reason."""
+        """Whether a late timing explains the row."""
         return self.reason != NO_REASON
 
 
 class Timings:
-    """The lateness of each Job and look of the steps of a guide."""
+    """The lateness of each Job and reading of a guide's steps."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps
         self._noted: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Note how late something was; what was in time is not kept."""
+        """Record a lateness; timings that were on time are dropped."""
         if timing.late > 0 or not timing.is_reached:
             self._noted.append(timing)
 
     @property
     def missed(self) -> Sequence[Timing]:
-        """What was late by more than the tolerance, or did not come at all."""
+        """The timings that exceed the tolerance or did not happen."""
         return [timing for timing in self._noted if timing.late > TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """The speed at which the same delays of the machine are within the tolerance; half of it if none is known."""
+        """The speed at which the same delays are within the tolerance; half of `speed` if no delay is known."""
         latest = max((timing.late for timing in self.missed if timing.is_reached), default=0)
         return speed / 2 if latest == 0 else float(max(1, floor(speed * TOLERANCE / latest)))
 
     def differences(self, simulated: Mapping[str, str], live: Mapping[str, str]) -> Sequence[DifferentRow]:
-        """The rows that are not as simulated, each with the timing that explains it."""
+        """The rows that differ from the simulation, each with the timing that explains it."""
         names = [name for name in dict.fromkeys((*simulated, *live)) if simulated.get(name) != live.get(name)]
         return [
             DifferentRow(name, simulated.get(name, "nothing"), live.get(name, "nothing"), self._reason(name))
@@ -90,7 +90,7 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """The latest timing of the row's step and of the steps before it; a row of no step has all of them."""
+        """The largest lateness of the row's step and the steps before it; of all steps for a row without a step."""
         step, is_of_step, _ = row.partition(": ")
         steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
         timings = [timing for timing in self._noted if timing.step in steps]
@@ -102,5 +102,5 @@ class Timings:
 
 
 def _age(duration: Duration) -> str:
-    """A duration that may be shorter than a second."""
+    """Format a duration, which may be shorter than a second."""
     return format_age(duration) if duration >= SECOND else f"{duration / SECOND:.2f}s"

@@ -1,4 +1,4 @@
-"""`batchyard install`: the manifests of an operator, printed or as the files of a kustomization."""
+"""`batchyard install`: the operator's manifests, printed or written as a kustomization."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,24 +16,24 @@ _KUSTOMIZATION: Final = "kustomization"
 
 
 class _Plain(yaml.SafeDumper):
-    """Says everything where it is: whoever reads manifests should not have to follow references."""
+    """Dumps YAML without anchors, so that each manifest is readable on its own."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def faults_of(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
-    """By option what is wrong with its text: names as an API server takes them, and some image."""
+    """The problems of each option: invalid names, a missing image."""
     if problems := names.dns_label(settings.namespace):
         yield "namespace", problems
     if problems := names.dns1035_label(settings.name) or names.dns1035_label(settings.webhook_service):
         yield "name", problems
     if not settings.image or any(letter.isspace() for letter in settings.image):
-        yield "image", ("write it as REGISTRY/NAME:TAG",)
+        yield "image", ("use the form REGISTRY/NAME:TAG",)
 
 
 def run(settings: Settings, out: Path | None) -> None:
-    """Print all, or write the files."""
+    """Print the manifests, or write the files."""
     if out is None:
         output.write(_text(manifests(settings)))
         return
@@ -44,13 +44,13 @@ def run(settings: Settings, out: Path | None) -> None:
 
 
 def text_of(file: Path) -> str:
-    """The text of a Configuration that an operator takes; ends the command where it takes none of it."""
+    """The text of a Configuration; ends the command if an operator does not support it."""
     kept_in(file)
     return file.read_text("utf-8")
 
 
 def files(settings: Settings) -> dict[str, str]:
-    """The files of a kustomization: their names and texts."""
+    """The files of a kustomization by name."""
     found = parts(settings)
     texts = {f"{name}.yaml": _text(objects) for name, objects in found.items()}
     kustomization = {

@@ -1,4 +1,4 @@
-"""kubectl, the user's own, as a command of ours runs it."""
+"""The user's kubectl, run as a subprocess."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from typing import IO, Any, Final
 
 from batchyard.cli import output
 
-#: kubectl reads so many bytes of what comes by its standard input before it looks at any of it.
+#: The bytes that kubectl reads from standard input before it processes any of them.
 #: Source: k8s.io/cli-runtime, pkg/resource/visitor.go (StreamVisitor).
 _READ_FIRST: Final = 4096
 
@@ -19,16 +19,16 @@ class Kubectl:
         self._kubeconfig = kubeconfig
 
     def run(self, *arguments: str, sent: str = "") -> str:
-        """What it prints, given a text as its standard input; ends the command where it fails."""
+        """Run kubectl with a text as standard input and return its output; ends the command if it fails."""
         return _printed(self._started(arguments), arguments, sent)
 
     def sending(self, *arguments: str) -> "Sending":
-        """Let it begin to send documents, which come by its standard input."""
+        """Start a kubectl that processes documents as they are written to its standard input."""
         return Sending(self._started(arguments), arguments)
 
     def _started(self, arguments: tuple[str, ...]) -> "subprocess.Popen[str]":
-        return subprocess.Popen(  # noqa: S603 - kubectl with words of ours
-            ["kubectl", "--kubeconfig", str(self._kubeconfig), *arguments],  # noqa: S607 - the user's own
+        return subprocess.Popen(  # noqa: S603 - kubectl with fixed arguments
+            ["kubectl", "--kubeconfig", str(self._kubeconfig), *arguments],  # noqa: S607 - the user's kubectl
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -37,7 +37,7 @@ class Kubectl:
 
 
 class Sending:
-    """A kubectl that sends each document as soon as it is given."""
+    """A kubectl that processes each document as soon as it is given."""
 
     def __init__(self, process: "subprocess.Popen[str]", arguments: tuple[str, ...]) -> None:
         self._process = process
@@ -45,28 +45,28 @@ class Sending:
         self._is_first = True
 
     def give(self, document: dict[str, Any]) -> None:
-        """The next document."""
+        """Write the next document."""
         text = json.dumps(document)
         if self._is_first:
             text = text[0] + " " * _READ_FIRST + text[1:]
             self._is_first = False
         sent: IO[str] | None = self._process.stdin
-        assert sent is not None, "it was started with a pipe"
+        assert sent is not None, "started with a pipe"
         try:
             sent.write(f"{text}\n")
             sent.flush()
         except BrokenPipeError:
-            self.end()  # which tells why it ended
+            self.end()  # reports the failure
 
     def next_line(self) -> str:
-        """The next line that it prints, once it is there; ends the command if it ends before."""
+        """Wait for the next line of output; ends the command if kubectl ends first."""
         printed: IO[str] | None = self._process.stdout
-        assert printed is not None, "it was started with a pipe"
+        assert printed is not None, "started with a pipe"
         line = printed.readline()
         return line.rstrip("\n") if line else self.end()
 
     def end(self) -> str:
-        """What it printed, once all is sent; ends the command where it failed."""
+        """Close the input and return the remaining output; ends the command if kubectl failed."""
         return _printed(self._process, self._arguments, "")
 
 

@@ -1,4 +1,4 @@
-"""`--config FILE`: Kueue's Configuration as it is given to `up` and `operator`, and what is told of it."""
+"""`--config FILE`: Kueue's Configuration for `up` and `operator`, with remarks on unsupported fields."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,24 +11,24 @@ from batchyard.server.operator.kueue_configuration import told_beside
 
 
 def configuration_in(file: Path) -> Obj:
-    """The Configuration of a file; ends the command where there is none."""
+    """The Configuration in a file; ends the command if it is invalid."""
     try:
         return read_configuration(str(file), file.read_text("utf-8"))
     except InvalidConfiguration as invalid:
         output.fail(str(invalid))
     except OSError as error:
-        output.fail(f"batchyard: {file}: {error.strerror}; name a file that holds Kueue's Configuration with --config")
+        output.fail(f"batchyard: {file}: {error.strerror}; give a file with Kueue's Configuration to --config")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {file}: {error}")
 
 
 def settings_in(file: Path) -> KueueSettings:
-    """What it says, for whoever decides by it; ends the command where it asks for what is not done here."""
+    """The settings of a Configuration; ends the command if it requires unsupported features."""
     return settings_of(kept_in(file))
 
 
 def kept_in(file: Path) -> Obj:
-    """The Configuration of a file that can be kept; ends the command where it asks for what is not done here."""
+    """The Configuration in a file; ends the command if it requires unsupported features, prints ignored fields."""
     found = configuration_in(file)
     refused = [f"{file}: {fault}" for fault in not_done(found)]
     if refused:
@@ -39,7 +39,7 @@ def kept_in(file: Path) -> Obj:
 
 
 def beside(file: Path) -> KueueSettings:
-    """What it says, for whoever looks on beside a Kueue that decides by it."""
+    """The settings for shadow mode beside a Kueue that uses this Configuration."""
     found = configuration_in(file)
     for line in told_beside(found):
         output.tell(f"batchyard: {file}: {line}")
@@ -47,9 +47,9 @@ def beside(file: Path) -> KueueSettings:
 
 
 def told_of(configuration: Obj) -> Iterator[str]:
-    """What is to be said of one that is read: what of it nobody here looks at."""
+    """Remarks on the fields that have no effect here."""
     deployment, aside = of_deployment(configuration), list(left_aside(configuration))
     if deployment:
-        yield f"for Kueue's own deployment, and not looked at: {', '.join(deployment)}"
+        yield f"ignored, for Kueue's own deployment: {', '.join(deployment)}"
     if aside:
-        yield f"not done here: {'; '.join(aside)}"
+        yield f"not supported here: {'; '.join(aside)}"

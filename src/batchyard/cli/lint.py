@@ -1,4 +1,4 @@
-"""`batchyard lint`: tells what is wrong with manifests before they are applied."""
+"""`batchyard lint`: prints the problems of manifests before they are applied."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,13 +27,11 @@ class Request:
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where something is wrong."""
+    """Print the findings; ends the command with 1 for errors, with `strict` also for warnings."""
     for name in request.rules:
         if name not in BY_NAME:
             close = nearest(name, BY_NAME)
-            output.fail(
-                f"batchyard: there is no rule {name}; {f'did you mean {close}?' if close else 'see docs/lint.md'}"
-            )
+            output.fail(f"batchyard: unknown rule {name}; {f'did you mean {close}?' if close else 'see docs/lint.md'}")
     report = lint(request.paths, request.rules)
     shown = [f for f in report.findings if _ORDER.index(f.severity) <= _ORDER.index(Severity(request.severity))]
     match request.output:
@@ -50,16 +48,16 @@ def run(request: Request) -> None:
 
 
 def summary(report: Report) -> str:
-    """How much was read and found, in one line."""
+    """The numbers of documents and findings, in one line."""
     read = _counted(report.documents, "document")
     if not report.findings:
-        return f"batchyard: nothing found in {read}"
+        return f"batchyard: no findings in {read}"
     counts = ", ".join(_counted(report.count(severity), severity.value) for severity in Severity)
     return f"batchyard: {counts} in {read}"
 
 
 def _told(finding: Finding) -> str:
-    """A finding as a line that says where, and lines that say what, each in its place."""
+    """A finding as text: a line with the place, then the problem, fix and link."""
     return "\n".join(_lines(finding))
 
 
@@ -75,7 +73,7 @@ def _lines(finding: Finding) -> Iterator[str]:
 
 
 def _document(findings: Sequence[Finding], report: Report) -> dict[str, Any]:
-    """All of it for programs."""
+    """The report as a document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",

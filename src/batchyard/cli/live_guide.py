@@ -1,15 +1,15 @@
-"""`batchyard guide --live`: the guide's manifests, sent by kubectl to a platform in a process of its own.
+"""`batchyard guide --live`: the guide's manifests, created by kubectl on a platform in its own process.
 
-The time of the platform waits: it runs up to the moment of the next Job or look, and stops there until kubectl has sent
-the Job, or the objects are read. So a machine may be as slow as it likes. Time does not stop at the speed of the clock,
-and not where operators decide beside the platform: they could be in the middle of something. Jobs and looks may be late
-then. How late each was is noted.
+The clock of the platform runs to the instant of the next Job or reading and stops there, until kubectl has created the
+Job or the objects have been read. A slow machine then changes no result. The clock does not stop at real-time speed,
+nor if operators run beside the platform, because they could be in the middle of a reconcile. Jobs and readings can be
+late then; `Timings` records by how much.
 
-Each step has a kubectl that was started before: it has sent what the Jobs need, while the step before was looked at.
-What was to be seen at a moment is asked for as of the revision that the platform had come to by then.
+The kubectl of each step starts during the step before it and creates what the Jobs need. Objects are read as of the
+revision of the platform at the instant of the reading.
 
-A guide begins whole minutes after its Cluster was made, as in the simulation: the autoscaler looks every ten seconds
-from then on.
+A guide begins whole minutes after the creation of its Cluster, as in the simulation, because the autoscaler runs every
+ten seconds from then on.
 """
 
 import http.client
@@ -54,26 +54,26 @@ from batchyard.sim.guide import (
 from batchyard.store.journal import Sync
 
 _WORK: Final = ("Job", "JobSet")
-#: What kubectl prints of what it has sent.
+#: The output format of kubectl for each created object.
 _CAME: Final = 'jsonpath={.metadata.creationTimestamp}{"\\n"}'
-#: How often queues are looked at until their figures count every Workload.
+#: How often the queues are read until their counts include every Workload.
 _LOOKS_MAX: Final = 50
-#: How long to wait, by the clock, before the platform is asked again whether its time has stopped.
+#: The interval between checks whether the platform's clock has stopped, in real time.
 _ASKED_AGAIN: Final = 0.005  # seconds
 
 
 class Started(NamedTuple):
-    """A platform in a process of its own."""
+    """A platform in its own process."""
 
     folder: Path
     process: subprocess.Popen[bytes]
-    #: What reaches it as its owner.
+    #: An HTTP connection with the owner's credentials.
     connection: http.client.HTTPConnection
     speed: float
 
 
 class Moment(NamedTuple):
-    """An instant, and the revision that the platform had come to by then."""
+    """An instant, and the revision of the platform at that instant."""
 
     now: Instant
     revision: int
@@ -83,9 +83,9 @@ class Moment(NamedTuple):
 def platform(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[Started]:
-    """A platform that runs as long as it is needed, and leaves nothing."""
+    """A platform that runs within the context; its data directory is temporary."""
     if shutil.which("kubectl") is None:
-        output.fail("batchyard: there is no kubectl on this machine, which plays the guide live")
+        output.fail("batchyard: kubectl not found; a live guide requires it")
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
         folder, described = Path(name, "data"), Path(name, "cluster.json")
         described.write_text(json.dumps(cluster), "utf-8")
@@ -100,12 +100,12 @@ def platform(
             process.wait(ENDED_WITHIN)
 
 
-#: A Job, and the instant when it is due.
+#: A Job, and the instant at which it is due.
 _Due: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
 class LiveGuide:
-    """The guide as a platform that runs plays it; `time_waits` for its Jobs and looks, or runs on."""
+    """The guide on a running platform; with `time_waits` the clock stops for its Jobs and readings."""
 
     def __init__(self, planned: Guide, started: Started, *, time_waits: bool = False) -> None:
         self._files = planned.files
@@ -113,16 +113,16 @@ class LiveGuide:
         self._started = started
         self._kubectl = Kubectl(started.folder / KUBECONFIG)
         self._time_waits = time_waits
-        #: How things stood at the last look.
+        #: The moment of the latest reading.
         self._stood = self._present()
         self.initial: Mapping[str, int] = {}
-        #: When the guide began, so that its first step comes when it is due.
+        #: The instant at which the guide began; the first step is due relative to it.
         self.began: Instant = 0
-        #: How late Jobs, looks and rows were.
+        #: The lateness of Jobs, readings and rows.
         self.timings = Timings([])
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
-        """Play each step, and look."""
+        """Play each step and read the queues and nodes after it."""
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", sent="\n".join(map(json.dumps, self._documents_of(BEFORE))))
         sending = self._prepared(steps[0])
@@ -137,15 +137,15 @@ class LiveGuide:
             yield Seen(step, now, queues, self._stood.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """When it was looked at last."""
+        """The instant of the latest reading."""
         return self._stood.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind, as they were when they were looked at last."""
+        """All objects of a kind at the latest reading."""
         return self._objects_at(self._stood, kind)
 
     def _first_minute(self) -> Instant:
-        """The next whole minute of the Cluster; what nodes it has until then are those that it began with."""
+        """The next whole minute since the Cluster's creation; the nodes that are ready now are recorded as initial."""
         self._stood = self._present()
         self.initial = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
@@ -153,19 +153,19 @@ class LiveGuide:
         return made - (made - self._present().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: Moment, kind: str) -> Sequence[Obj]:
-        """All objects of a kind as they were."""
+        """All objects of a kind at a moment."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
         asked = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
         path = f"/{group}/{info.storage_version}/{info.plural}?{asked}"
-        described = {"apiVersion": info.api_version, "kind": info.kind}  # which items of a list do not repeat
+        described = {"apiVersion": info.api_version, "kind": info.kind}  # list items omit these fields
         return [{**described, **item} for item in self._answer(path)["items"]]
 
     def _note_look(self, step: GuideStep, what: str, late: Duration) -> None:
-        self.timings.note(Timing(step.name, "look at", f"the {what}", late))
+        self.timings.note(Timing(step.name, "reading of", f"the {what}", late))
 
     def _settled_queues(self, step: GuideStep, due: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """The ClusterQueues when they are due, or as soon after it as their figures count every Workload."""
+        """The ClusterQueues when they are due, or as soon after as their counts include every Workload."""
         for look in range(_LOOKS_MAX):
             moment = self._moment(due + look * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -179,7 +179,7 @@ class LiveGuide:
         return moment.now, queues
 
     def _prepared(self, step: GuideStep | None) -> Sending | None:
-        """A kubectl that sends what a step's Jobs need, and goes on with the Jobs."""
+        """A kubectl that creates what a step's Jobs need, ready to create the Jobs."""
         if step is None or step.folder is None:
             return None
         sending = self._kubectl.sending("create", "-f", "-", "-o", _CAME)
@@ -189,7 +189,7 @@ class LiveGuide:
         return sending
 
     def _last_of(self, step: GuideStep, sending: Sending | None) -> Instant:
-        """Send a step's Jobs, each when it is due, or wait for the end; when the last of them came, or all was over."""
+        """Create a step's Jobs, each when it is due, or wait for the end; return when that was done."""
         if sending is None:
             return self._end_of_all(step)
         files = self._files[step.name]
@@ -201,10 +201,10 @@ class LiveGuide:
         return max(work[-1][0], *came)
 
     def _send_in_stops(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
-        """Send each Job while time stands still at the instant when it is due; when each came."""
+        """Create each Job while the clock is stopped at its due instant; return the creation times."""
         self._answer(CLOCK, {"until": work[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(work)):
-            sending.next_line()  # of what the Jobs need
+            sending.next_line()  # the objects that the Jobs need
         came = []
         for due, document in work:
             came.append(self._moment(due).now)
@@ -214,18 +214,18 @@ class LiveGuide:
         return came
 
     def _send(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
-        """Send each Job when it is due by one look at the clock; when each came, as the platform tells it."""
+        """Create each Job when it is due, by one reading of the clock; return the creation times."""
         began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
         for due, document in work:
             self._wait(due - began - int((wall_clock() - asked_at) * self._started.speed))
             sending.give(_timed(document, step.runtime, self._cluster))
-        return [parse_time(text) for text in sending.end().split()][-len(work) :]  # the Jobs were sent last
+        return [parse_time(text) for text in sending.end().split()][-len(work) :]  # the Jobs were created last
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
         return [document for path, _ in self._files[step] for document in _documents(path)]
 
     def _end_of_all(self, step: GuideStep) -> Instant:
-        """When everything is over and the nodes are gone, by whole minutes."""
+        """Wait until all Jobs have ended and the added nodes are removed, in whole minutes; return that instant."""
         due = began = self.began + step.starts_at
         while (left := unfinished_of(self._objects_at(self._moment(due), scheme.JOB))) and due < self.began + LONGEST:
             due += MINUTE
@@ -241,7 +241,7 @@ class LiveGuide:
         return due
 
     def _moment(self, instant: Instant) -> Moment:
-        """Wait for an instant, and say what it is then; later where the machine is too slow for a time that runs on."""
+        """Wait for an instant and return its moment; it can be later if the clock runs on and the machine is slow."""
         if self._time_waits:
             self._answer(CLOCK, {"until": instant})
         while (moment := self._present()).now < instant:
@@ -255,17 +255,17 @@ class LiveGuide:
         return Moment(told["instant"], told["revision"])
 
     def _answer(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """What the platform answers to its owner; a connection that broke is made again once."""
+        """Send a request as the owner; reconnect once if the connection broke."""
         connection = self._started.connection
         try:
             return answer_to_owner(connection, path, put)
         except (OSError, http.client.HTTPException):
-            self._wait(0)  # which tells if the platform has ended
+            self._wait(0)  # ends the command if the platform has ended
             connection.close()
             return answer_to_owner(connection, path, put)
 
     def _wait(self, duration: Duration) -> None:
-        """Let time pass for the platform, which must not end meanwhile."""
+        """Wait for a duration of platform time; ends the command if the platform ends meanwhile."""
         try:
             self._started.process.wait(duration / SECOND / self._started.speed)
         except subprocess.TimeoutExpired:
@@ -275,7 +275,7 @@ class LiveGuide:
 
 
 def _counted(queue: Obj) -> int:
-    """How many Workloads the figures of a ClusterQueue count."""
+    """The number of Workloads that the status of a ClusterQueue counts."""
     status = queue.get("status") or {}
     counted: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
     return counted
@@ -287,7 +287,7 @@ def _documents(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _timed(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
-    """A document whose pods run so long, if neither it nor the Cluster gives a run time."""
+    """Set a document's run time, unless the document or the Cluster sets one."""
     if is_timed(document, cluster):
         return document
     metadata = document["metadata"]

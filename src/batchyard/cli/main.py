@@ -1,7 +1,7 @@
 """The entry point of the command `batchyard`. Exit codes: 0 done, 1 the input or the run failed, 2 wrong usage.
 
-130 after Ctrl-C, 141 when the reader of the output went away. The user sees a message, never a traceback (with
-`python -X dev -m batchyard` those who look for a defect do).
+130 after Ctrl-C, 141 after a closed output pipe. Unexpected errors are printed as a message without a traceback;
+`python -X dev -m batchyard` shows the traceback.
 """
 
 import gc
@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command line."""
     try:
         with rare_collections():
-            from batchyard.cli.app import app  # noqa: PLC0415 - so that Ctrl-C is answered while things load
+            from batchyard.cli.app import app  # noqa: PLC0415 - handles Ctrl-C during the import
 
             app()
     except KeyboardInterrupt:
@@ -25,18 +25,18 @@ def main() -> None:
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        from batchyard.cli import output  # noqa: PLC0415 - as above
+        from batchyard.cli import output  # noqa: PLC0415 - loaded only on errors
 
         if isinstance(error, BrokenPipeError):
             output.end_with_closed_pipe()
         output.fail(_defect(error))
     finally:
-        # The process ends and its memory goes back as a whole: let nobody look through it for garbage once more.
+        # The process ends and its memory is freed as a whole: skip the last garbage collection.
         gc.freeze()
 
 
 def _defect(error: Exception) -> str:
-    """A defect of ours in words: what, where, and what was being done."""
+    """The message for an unexpected error: type, notes and location."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     lines = [f"batchyard: a defect of batchyard itself: {type(error).__name__}: {error}"]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]

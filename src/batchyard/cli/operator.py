@@ -1,4 +1,4 @@
-"""`batchyard operator`: the controllers against an API server elsewhere, in the foreground."""
+"""`batchyard operator`: runs the controllers against an external API server, in the foreground."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from batchyard.wiring import Settings
 
 
 class Lease(NamedTuple):
-    """Which Lease an operator holds while it works; '' for the namespace of its context."""
+    """The Lease of leader election; namespace '' for that of the context."""
 
     name: str
     namespace: str
@@ -39,7 +39,7 @@ class Lease(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What the command line says."""
+    """The arguments of the command."""
 
     kubeconfig: str
     context: str
@@ -60,7 +60,7 @@ class Options(NamedTuple):
 
 
 def operator(options: Options) -> None:
-    """Run until told to end."""
+    """Run until a termination signal."""
     begin_logs(options.logs)
     try:
         uvloop.run(_until_told(_wanted(options)))
@@ -87,7 +87,7 @@ def _wanted(options: Options) -> Wanted:
 
 
 def _kueue(options: Options) -> KueueSettings:
-    """What Kueue does without a word, or by its Configuration. Nobody here runs Workloads that no job was made from."""
+    """Kueue's settings: defaults, or those of its Configuration. Workloads without a job must become ready too."""
     kueue = KueueSettings() if options.config is None else settings_in(options.config)
     if kueue.pods_ready is not None:
         kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
@@ -95,7 +95,7 @@ def _kueue(options: Options) -> KueueSettings:
 
 
 def _terms(lease: Lease) -> Terms:
-    """The terms of an election, under a name that no other process has."""
+    """The terms of the leader election, with a unique identity for this process."""
     host = socket.gethostname()
     identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
     return Terms(identity, lease.namespace, lease.name, lease.duration, lease.renew_deadline, lease.retry_period)

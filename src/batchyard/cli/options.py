@@ -1,10 +1,10 @@
-"""The choices that options offer. Imports next to nothing, so that help and usage errors come at once."""
+"""The choices of options. Imports little, so that help and usage errors are fast."""
 
 from enum import StrEnum
 
 
 class Output(StrEnum):
-    """The forms of whatever is listed; `wide` is a table with all columns, as kubectl has it."""
+    """Output formats of lists; `wide` is a table with all columns, as in kubectl."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -13,21 +13,21 @@ class Output(StrEnum):
 
 
 class Form(StrEnum):
-    """The forms of manifests, and of what programs are told."""
+    """Output formats of manifests and of documents for programs."""
 
     JSON = "json"
     YAML = "yaml"
 
 
 class Sync(StrEnum):
-    """What an answered change survives: the loss of power, or the end of the process alone."""
+    """What acknowledged writes survive: a power failure, or only a crash of the process."""
 
     FULL = "full"
     PROCESS = "process"
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """Log levels."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -36,14 +36,14 @@ class LogLevel(StrEnum):
 
 
 class LogForm(StrEnum):
-    """The forms of what is logged."""
+    """Log formats."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Scraped(StrEnum):
-    """By which object a cluster's Prometheus is told what to scrape."""
+    """The object that configures the scraping of the cluster's Prometheus."""
 
     NONE = "none"
     POD_MONITORING = "PodMonitoring"
@@ -51,7 +51,7 @@ class Scraped(StrEnum):
 
 
 class OnLoop(StrEnum):
-    """What to do when Workloads preempt each other for ever."""
+    """The action on an endless preemption loop."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -68,7 +68,7 @@ class Step(StrEnum):
 
 
 class Severities(StrEnum):
-    """How bad findings are."""
+    """The severities of findings."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -76,7 +76,7 @@ class Severities(StrEnum):
 
 
 class Telling(StrEnum):
-    """How what happens is told: lines for people, or JSON lines for programs."""
+    """Progress output: lines for people, or JSON lines for programs."""
 
     TEXT = "text"
     JSON = "json"

@@ -1,13 +1,13 @@
-"""Writing to the terminal: results on standard output, everything about the run on standard error.
+"""Terminal output: results on standard output, everything about the run on standard error.
 
-The only place that writes there. A reader that goes away (`| head`) ends the command quietly.
+The only module that writes there. A closed pipe (`| head`) ends the command quietly.
 """
 
 import os
 import sys
 from typing import BinaryIO, NoReturn, TextIO
 
-#: What shells show for a command that a closed pipe ended.
+#: The exit code that shells show for a command that SIGPIPE ended.
 CLOSED_PIPE = 141
 
 
@@ -17,26 +17,26 @@ def write(text: str) -> None:
 
 
 def tell(line: str) -> None:
-    """Write a line about the run."""
+    """Write a line about the run to standard error."""
     _write(sys.stderr, line + "\n")
 
 
 def fail(message: str) -> NoReturn:
-    """End the command because the input or the run failed."""
+    """Print an error and end the command with 1."""
     tell(message)
     raise SystemExit(1)
 
 
 def bytes_out() -> BinaryIO:
-    """Standard output for what is written in great numbers: buffered, whatever the environment says; to be closed."""
+    """Standard output as a buffered binary stream for large output, regardless of PYTHONUNBUFFERED; close it."""
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
 def end_with_closed_pipe() -> NoReturn:
-    """Nobody reads on: end without a word."""
+    """End the command without a message: the reader has closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())  # what is still in the buffers goes there
+        os.dup2(nowhere, stream.fileno())  # discards the rest of the buffers
     raise SystemExit(CLOSED_PIPE)
 
 

@@ -1,4 +1,4 @@
-"""`batchyard page`: a link to the page, with a token that is good for looking."""
+"""`batchyard page`: a link to the dashboard with a read-only token."""
 
 import webbrowser
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from batchyard.server.platform.credentials import ADMIN, CredentialsError, Signi
 
 
 class Looker(NamedTuple):
-    """For whom a link is; without a name for the owner."""
+    """The user of the link; '' for the owner."""
 
     name: str
     groups: Sequence[str]
@@ -24,7 +24,7 @@ class Looker(NamedTuple):
 
 
 def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
-    """Print the link, or open it."""
+    """Print the link, or open it in a browser."""
     running = process_of(folder)
     link = f"{running.url}{FILES}/"
     if running.url.startswith("https:"):
@@ -35,10 +35,12 @@ def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
         link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
-        told = f"good for {looker.hours} h, as {name}, to look and do nothing else; hand it over like a password"
+        told = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
         output.tell(f"batchyard: {told}")
     elif looker.name:
-        output.fail("batchyard: it runs with --insecure-loopback, where everybody on this machine is its owner")
+        output.fail(
+            "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"
+        )
     if open_it and webbrowser.open(link):
         return
     output.write(f"{link}\n")

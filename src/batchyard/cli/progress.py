@@ -1,7 +1,7 @@
-"""How far a run is, shown on standard error while it takes long and somebody watches.
+"""Progress bars on standard error for long runs on a terminal.
 
-The bar moves by whichever is further: virtual time on its way to the horizon, or to the last that is submitted if there
-is none, or Workloads that have got quota.
+A simulation's bar shows the larger of two fractions: virtual time up to the horizon (without one, up to the last
+submission), and Workloads that have quota.
 """
 
 import sys
@@ -14,13 +14,13 @@ from batchyard.sim.simulate import Simulation
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: Pieces of work between two looks at the clock: some hundredths of a second.
+#: The work items between two readings of the clock: some hundredths of a second.
 SLICE: Final = 2_000
 PATIENCE_SECONDS: Final = 1.0
 
 
 def watched(simulation: Simulation) -> None:
-    """Run a simulation to its end, with a bar if it takes more than a moment and standard error is a terminal."""
+    """Run a simulation to its end, with a progress bar if it takes long and standard error is a terminal."""
     if not sys.stderr.isatty():
         simulation.advance()
         return
@@ -35,7 +35,7 @@ def watched(simulation: Simulation) -> None:
 
 
 def fraction_done(simulation: Simulation) -> float:
-    """How far the run is, between 0 and 1, as well as one can tell."""
+    """The estimated progress of the run, between 0 and 1."""
     waits, known = simulation.world.waits, _known(simulation)
     by_workloads = (waits.admissions - waits.evictions) / known if known else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
@@ -50,20 +50,20 @@ def _description(simulation: Simulation) -> str:
 
 
 def _known(simulation: Simulation) -> int:
-    """How many things the scenario brings that want quota."""
+    """The number of Workloads and jobs in the scenario."""
     return sum(simulation.scenario.counts.get(kind, 0) for kind in ("Workload", "Job", "JobSet"))
 
 
 def _bar() -> "Progress":
-    from rich.console import Console  # noqa: PLC0415 - a short run does without
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+    from rich.console import Console  # noqa: PLC0415 - only for long runs
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only for long runs
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 class Counting:
-    """How much was read, while standard error is a terminal."""
+    """The number of objects read, shown on a terminal."""
 
     def __init__(self, what: str, parts: int) -> None:
         self._what = what
@@ -84,7 +84,7 @@ class Counting:
             self._bar.stop()
 
     def note(self, part: str, count: int) -> None:
-        """So much more of a part has come."""
+        """Add a number of objects of a part."""
         self._count += count
         self._seen[part] = None
         if self._bar is not None:

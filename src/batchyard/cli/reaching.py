@@ -1,6 +1,6 @@
-"""Reaching the cluster that a command is about: the platform of a data directory, or whatever a kubeconfig names.
+"""Requests to a command's cluster: the platform of a data directory, or the cluster of a kubeconfig.
 
-What talks to others takes long to load: whoever asks the platform here waits for the standard library alone.
+The client for other clusters is slow to import; requests to the local platform need only the standard library.
 """
 
 import http.client
@@ -18,20 +18,20 @@ _ANSWERS_WITHIN: Final = 60  # seconds
 
 
 class UnreachableError(Exception):
-    """The cluster cannot be asked, or refuses to answer; says why and what to do."""
+    """The cluster cannot be reached or rejects the request; the message has the reason and the remedy."""
 
     def __init__(self, told: str, code: int = 0) -> None:
         super().__init__(told)
-        #: The code of the answer; 0 where there is none.
+        #: The HTTP status code; 0 without a response.
         self.code = code
 
 
-#: What the user is told in a line.
+#: Errors that are reported to the user as one line.
 REFUSALS: Final = (UnreachableError, KubeconfigError, OSError, http.client.HTTPException)
 
 
 class Target(NamedTuple):
-    """Which cluster: by kubeconfig or context, '' where the platform of the data directory is meant."""
+    """The cluster by kubeconfig or context; both '' for the platform of the data directory."""
 
     kubeconfig: str
     context: str
@@ -39,16 +39,16 @@ class Target(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is another than the platform of the data directory."""
+        """Whether it is another cluster than the platform of the data directory."""
         return bool(self.kubeconfig or self.context)
 
 
 def reading(target: Target) -> Callable[[], Awaitable[Access]]:
-    """What reads where the cluster is and who we are to it, and again when that is good no more."""
+    """A function that reads the cluster's address and credentials, also again once they have expired."""
     if target.is_elsewhere:
 
         async def read() -> Access:
-            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - takes long to load
+            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
 
             return await read_access(Source(target.kubeconfig, target.context))
 
@@ -62,9 +62,9 @@ def reading(target: Target) -> Callable[[], Awaitable[Access]]:
 
 
 def answered(target: Target, path_in: Callable[[str], str]) -> Mapping[str, Any]:
-    """What the cluster answers at a path, given the namespace that we work in; UnreachableError where it refuses."""
+    """The document at a path, which depends on the default namespace; UnreachableError for an error status."""
     if target.is_elsewhere:
-        from batchyard.cli.reaching_others import answered_elsewhere  # noqa: PLC0415 - takes long to load
+        from batchyard.cli.reaching_others import answered_elsewhere  # noqa: PLC0415 - slow to load
 
         url, code, body = answered_elsewhere(reading(target), path_in)
     else:
@@ -77,14 +77,14 @@ def answered(target: Target, path_in: Callable[[str], str]) -> Mapping[str, Any]
 def _running(folder: Path) -> Process:
     running = process_in(folder)
     if running is None:
-        told = "start a platform with `batchyard up`, name its --data-dir, or another cluster with --kubeconfig"
-        raise UnreachableError(f"nothing runs in {folder}: {told}")
+        told = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
+        raise UnreachableError(f"no platform runs in {folder}: {told}")
     return running
 
 
 def _answered_here(running: Process, folder: Path, path: str) -> tuple[str, int, bytes]:
     place = urlsplit(running.url)
-    assert place.hostname is not None, "a platform says where it listens"
+    assert place.hostname is not None, "the URL of a platform has a host"
     if place.scheme == "http":
         connection = http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
     else:
@@ -99,12 +99,12 @@ def _answered_here(running: Process, folder: Path, path: str) -> tuple[str, int,
 
 
 def _trouble(code: int, body: bytes) -> str:
-    """What a server says that refuses, as far as it says it in a Status."""
+    """The error message of a response: that of its Status, else the status code."""
     try:
         message = _decoded(body).get("message") or ""
     except msgspec.DecodeError:
         message = body[:200].decode("utf-8", "replace").strip()
-    return f"{code}: {message}" if message else f"{code}: {http.client.responses.get(code, 'no answer')}"
+    return f"{code}: {message}" if message else f"{code}: {http.client.responses.get(code, 'no response')}"
 
 
 def _decoded(body: bytes) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Asking a cluster elsewhere, with the credentials of a kubeconfig, whatever these are."""
+"""Requests to the cluster of a kubeconfig, with any of its credential types."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,9 +9,9 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 
 def answered_elsewhere(read: Callable[[], Awaitable[Access]], path_in: Callable[[str], str]) -> tuple[str, int, bytes]:
-    """Where it was asked, the code and the body of its answer at a path, given the namespace that we work in.
+    """The server's URL, and the status code and body at a path, which depends on the default namespace.
 
-    A server that does not answer raises OSError.
+    Raises OSError if the server does not respond.
     """
 
     async def ask() -> tuple[str, int, bytes]:
@@ -22,7 +22,7 @@ def answered_elsewhere(read: Callable[[], Awaitable[Access]], path_in: Callable[
         finally:
             await wire.close()
         if not answer.code:
-            raise OSError(f"{access.url}: {answer.trouble or 'it does not answer'}")
+            raise OSError(f"{access.url}: {answer.trouble or 'the server does not respond'}")
         return access.url, answer.code, answer.body
 
     return asyncio.run(ask())

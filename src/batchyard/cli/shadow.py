@@ -1,7 +1,7 @@
-"""`batchyard operator --shadow`: tells where a scheduler elsewhere decides otherwise than ours would.
+"""`batchyard operator --shadow`: reports divergences between another scheduler's decisions and ours.
 
-Each parting is a line of JSON on standard output, and at the end so is a summary, or lines for people; everything else
-goes to standard error. It ends with 1 if there was a parting.
+Each divergence is one line of JSON on standard output, followed by a summary, or text lines with `-o text`. Everything
+else goes to standard error. The exit code is 1 after a divergence.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def shadow(wanted: Wanted, form: Telling) -> None:
-    """Look on until told to end, or for as long as is wanted."""
+    """Observe until a termination signal or the end of the requested duration."""
     try:
         counts = uvloop.run(_until_told(wanted, _write_text if form is Telling.TEXT else _write))
     except (KubeconfigError, OSError) as error:
@@ -36,10 +36,10 @@ def shadow(wanted: Wanted, form: Telling) -> None:
 
 
 def summary(counts: Counts) -> str:
-    """What came of it, in a line."""
+    """The result in one line."""
     agreed = sum(counts.agreed.values())
     parted = ", ".join(f"{count} {name}" for name, count in sorted(counts.parted.items()))
-    told = f"{agreed} decisions of upstream as foreseen, {counts.divergences} otherwise"
+    told = f"{agreed} decisions of upstream as predicted, {counts.divergences} divergences"
     return f"{told}: {parted}" if parted else told
 
 

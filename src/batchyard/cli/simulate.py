@@ -1,4 +1,4 @@
-"""`batchyard simulate`: reads the manifests, runs them, prints what came of it."""
+"""`batchyard simulate`: runs manifests in virtual time and prints the result."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ from batchyard.sim.state_document import is_state
 from batchyard.sim.whatif import start_of
 from batchyard.sim.world import ignore_record
 
-#: More of one sort are counted, not shown.
+#: The most lines of one sort that are printed; the rest is counted.
 LINES_MAX: Final = 20
 _YEAR: Final = 365 * 24 * HOUR
 
@@ -46,14 +46,14 @@ class Request:
     events: str | None = None
     on_loop: OnLoop = OnLoop.CONTINUE
     output: Output = Output.TABLE
-    #: Where a page of the whole run goes.
+    #: The file of the HTML report.
     report: Path | None = None
-    #: How long pods run for which nothing else gives a run time.
+    #: The run time of pods for which nothing else sets one.
     runtime: Duration | None = None
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where it fails."""
+    """Run the simulation; ends the command with 1 on failure."""
     scenario, state = begun(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
@@ -68,28 +68,28 @@ def run(request: Request) -> None:
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
-    """Write a report; ends the command where that cannot be."""
+    """Write a report; ends the command if that fails."""
     try:
         path.write_text(html, "utf-8")
     except OSError as wrong:
-        output.fail(f"{path}: the report cannot be written: {wrong.strerror}; name another file with {option}")
+        output.fail(f"{path}: cannot write the report: {wrong.strerror}; choose another file with {option}")
 
 
 def asked_for(request: Request) -> Scenario:
-    """The scenario of the arguments."""
+    """The scenario given by the arguments."""
     scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
-        output.fail(f"{request.cluster}: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1")
+        output.fail(f"{request.cluster}: no Cluster of cloud.batchyard.dev/v1alpha1 in this file")
     return replace(scenario, runtime=request.runtime)
 
 
 def begun(request: Request) -> tuple[Scenario, State | None]:
-    """What is run: manifests, or what comes after a state; manifests beside that come then."""
+    """The scenario to run, and the state it starts from, if any. Manifests beside a state are applied to it."""
     states = [path for path in request.paths if is_state(path)]
     if not states:
         return asked_for(request), None
     if len(states) > 1:
-        output.fail(f"batchyard: {' and '.join(states)} are two states: give one, and manifests beside it")
+        output.fail(f"batchyard: {' and '.join(states)} are more than one state: give one, and manifests beside it")
     state = told_runtimes(state_from(states[0]))
     rest = [path for path in request.paths if path not in states]
     scenario = read([*rest, *([str(request.cluster)] if request.cluster else ())]) if rest or request.cluster else None
@@ -103,14 +103,14 @@ def begun(request: Request) -> tuple[Scenario, State | None]:
 
 @contextmanager
 def options_of(request: Request, state: State | None = None) -> Iterator[Options]:
-    """How to run it, while the event log is open."""
+    """The options of a run, with the event log open."""
     until = UNTIL if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
         yield Options(until, request.seed, WhenLooping(request.on_loop), sink, state)
 
 
 def conclude(result: Result) -> None:
-    """Say what there is to say of a run; exits with 1 if a loop ended it."""
+    """Print the remarks on a run; ends the command with 1 if a loop ended it."""
     for line in said_of(result):
         output.tell(line)
     if result.ending is Ending.LOOP:
@@ -118,7 +118,7 @@ def conclude(result: Result) -> None:
 
 
 def read(paths: Sequence[str]) -> Scenario:
-    """The scenario of the paths; says on standard error whatever is to be said of them."""
+    """The scenario of the paths; prints warnings, and ends the command on faults."""
     try:
         scenario, warnings = read_scenario(paths)
     except InvalidScenario as invalid:
@@ -129,13 +129,13 @@ def read(paths: Sequence[str]) -> Scenario:
 
 
 def tell_warnings(warnings: Sequence[str]) -> None:
-    """Say what was found odd in manifests that can be run."""
+    """Print warnings about valid manifests."""
     for line in _first(warnings, "warning"):
         output.tell(line)
 
 
 def shown(result: Result, form: Output) -> str:
-    """The objects and the books in one of the forms; ClusterQueues with all columns: the numbers are in those."""
+    """Format the objects and accounting tables; ClusterQueues with all columns, which have the counts."""
     if form in (Output.JSON, Output.YAML):
         return render(result.objects, form, now=result.now, besides=books_of(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
@@ -150,13 +150,13 @@ def shown(result: Result, form: Output) -> str:
 
 
 def said_of(result: Result) -> Iterator[str]:
-    """What is to be said of a run besides its objects: refusals, loops, and a summary."""
-    yield from _first([str(refusal) for refusal in result.refused], "refused")
-    yield from _first([f"{fault.path}: when its time came, it met nobody" for fault in result.missed], "fault")
+    """Remarks on a run: rejected writes, loops, and a summary."""
+    yield from _first([str(refusal) for refusal in result.refused], "rejected")
+    yield from _first([f"{fault.path}: it matched no object when it was due" for fault in result.missed], "fault")
     yield from _first(list(_loops(result.loops)), "loop")
     if result.loops:
         ended = result.ending is Ending.LOOP
-        yield f"batchyard: {'the run was ended there' if ended else 'they were left as they were, and the run went on'}"
+        yield f"batchyard: {'the run was ended there' if ended else 'the run continued in spite of them'}"
     if result.ending is Ending.BOUND:
         yield f"batchyard: the run was ended after {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
     counts = result.counts
@@ -167,7 +167,7 @@ def said_of(result: Result) -> Iterator[str]:
 
 
 def in_words(seconds: float) -> str:
-    """A duration as Go writes it: 1h2m3.5s, 250ms."""
+    """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
     whole = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
         if 0 < whole < unit * 1000:
@@ -179,7 +179,7 @@ def in_words(seconds: float) -> str:
 
 
 def finished(simulation: Simulation) -> Result:
-    """What came of a run that is watched to its end."""
+    """The result of a run to its end, with progress output."""
     try:
         watched(simulation)
     except EndlessInstant as endless:
@@ -189,7 +189,7 @@ def finished(simulation: Simulation) -> Result:
 
 @contextmanager
 def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
-    """Where records of the event log go, one line of compact JSON each."""
+    """A writer of event log records, one line of compact JSON each."""
     if name is None:
         yield ignore_record
         return
@@ -199,7 +199,7 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as wrong:
-        output.fail(f"{name}: the event log cannot be written: {wrong.strerror}; name another file with --events")
+        output.fail(f"{name}: cannot write the event log: {wrong.strerror}; choose another file with --events")
 
 
 def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
@@ -212,7 +212,7 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
 
 
 def _loops(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
-    """Each loop once, however often it was found."""
+    """Each distinct loop once, with the number of detections."""
     times: dict[str, int] = {}
     for loop in loops:
         times[loop.message] = times.get(loop.message, 0) + 1
@@ -221,7 +221,7 @@ def _loops(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str], sort: str) -> Iterator[str]:
-    """The first lines of a sort, and how many there are beyond."""
+    """The first lines of a sort, and the number of the rest."""
     yield from (f"{sort}: {line}" for line in lines[:LINES_MAX])
     if len(lines) > LINES_MAX:
         yield f"{sort}: and {len(lines) - LINES_MAX} more"

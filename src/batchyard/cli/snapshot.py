@@ -1,7 +1,7 @@
-"""`batchyard snapshot`: writes the state of a live cluster as one file, which `why`, `eta`, `whatif` and the rest read.
+"""`batchyard snapshot`: writes the state of a live cluster to a file for `why`, `eta`, `whatif` and other commands.
 
-The file is a List in JSON, an object on each line, and so also YAML. It is written as the pages come; what cannot be
-finished is not left behind.
+The file is a List in JSON, one object per line, and so also YAML. It is written page by page; an incomplete file is
+removed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from batchyard.sim.state_document import list_metadata
 from batchyard.sim.whatif import told_of
 
 STANDARD_OUTPUT: Final = "-"
-#: Kinds that only a platform of batchyard has, of which nobody misses any elsewhere.
+#: The suffix of batchyard's own API groups, which other clusters are not expected to serve.
 _OURS: Final = ".batchyard.dev"
 _KEY_LENGTH: Final = 32
 _BEGINNING: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
@@ -41,12 +41,12 @@ class Request:
     where: Where
     file: str
     redacts: bool
-    #: What names are hashed with, so that several snapshots agree; '': a key that nobody knows.
+    #: The key of the name hashes, to compare several snapshots; '': a random key.
     key: str
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where it fails."""
+    """Write the snapshot; ends the command with 1 on failure."""
     redaction = Redaction(_key(request.key)) if request.redacts else None
     try:
         with _opened(request.file) as stream, Counting("reading", len(KINDS)) as counting:
@@ -62,12 +62,12 @@ def run(request: Request) -> None:
 
 
 def said_of(reading: Reading, request: Request) -> Iterator[str]:
-    """What is to be said of a snapshot."""
+    """Remarks on a snapshot."""
     for line in told_of(reading.forbidden):
-        yield f"we may not list {line}"
+        yield f"no permission to list {line}"
     if reading.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in reading.loose))
-        yield f"of another moment than the rest, for the server no longer knew: {names}"
+        yield f"read at a later revision, because the server no longer had the first: {names}"
     others = [info.plural for info in map(kind_info, reading.unserved) if not info.group.endswith(_OURS)]
     if others:
         yield f"not served here: {', '.join(others)}"
@@ -105,14 +105,14 @@ async def _written(where: Where, stream: BinaryIO, redaction: Redaction | None, 
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
-    """Where it is written; a file of that name is there once all of it is, readable to its owner alone."""
+    """The output stream; a regular file appears under its name once complete, readable by its owner only."""
     if name == STANDARD_OUTPUT:
         with output.bytes_out() as stream:
             yield stream
         return
     place = Path(name).resolve()
     if place.exists() and not place.is_file():
-        with place.open("wb") as stream:  # a device, a pipe: nothing is to take its place
+        with place.open("wb") as stream:  # a device or pipe must not be replaced
             yield stream
         return
     number, beginning = mkstemp(prefix=f"{place.name}.", dir=place.parent)

@@ -1,4 +1,4 @@
-"""States of files, and what is to be said of them. Needs nothing that talks to clusters."""
+"""State files, and remarks on them. Imports no cluster client."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ from batchyard.sim.state import State
 from batchyard.sim.state_document import read_state
 from batchyard.sim.whatif import told_of
 
-#: How far a state is followed where nobody says.
+#: The default limit of the virtual time after a state.
 UNTIL: Final = 24 * HOUR
 _NAMED_MAX: Final = 3
 
 
 def state_from(file: str) -> State:
-    """The state of a file; ends the command where there is none to be had."""
+    """The state in a file; ends the command if it cannot be read."""
     try:
         state = read_state(file)
     except InvalidScenario as invalid:
@@ -26,15 +26,15 @@ def state_from(file: str) -> State:
 
 
 def tell_unread(state: State) -> None:
-    """Say what whoever took a state might not read."""
+    """Print which kinds the reader of a state was not allowed to list."""
     for line in told_of(state.unread):
         output.tell(f"batchyard: not known here: {line}")
 
 
-def told_runtimes(state: State, which: str = "they go on to the end") -> State:
-    """The state with all run times told; says who runs of whom nobody knows for how long."""
+def told_runtimes(state: State, which: str = "they run to the end") -> State:
+    """The state with explicit run times; prints which running jobs have an unknown one."""
     told, unknown = with_runtimes(state)
     if unknown:
         who = ", ".join(unknown[:_NAMED_MAX]) + (f" and {more} more" if (more := len(unknown) - _NAMED_MAX) > 0 else "")
-        output.tell(f"batchyard: nobody knows how long {who} will run: {which}")
+        output.tell(f"batchyard: run time of {who} is unknown: {which}")
     return told

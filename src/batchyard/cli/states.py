@@ -1,4 +1,4 @@
-"""States of clusters: read over HTTP, every kind that the platform looks at, all from one revision where that goes."""
+"""Cluster states read over HTTP: all kinds that the platform uses, from one revision if the server can."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,12 +25,12 @@ from batchyard.sim.state_document import state_of
 from batchyard.sim.whatif import NEEDED
 
 _SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
-#: ConfigMaps may hold anything, and nobody decides by them.
+#: ConfigMaps can hold anything, and no decision depends on them.
 KINDS: Final = tuple(kind for kind in dict.fromkeys(_SEEN) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
 
 
 class Where(NamedTuple):
-    """Which cluster: a kubeconfig and a context of it, or else the platform of a data directory."""
+    """The cluster to read: a context of a kubeconfig, or else the platform of a data directory."""
 
     kubeconfig: str
     context: str
@@ -38,14 +38,14 @@ class Where(NamedTuple):
 
 
 class ClusterError(Exception):
-    """A cluster's state cannot be read; says why and what to do."""
+    """A cluster's state cannot be read; the message has the reason and the remedy."""
 
 
 REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 
 
 def state_from(file: str | None, where: Where) -> State:
-    """The state of a file, or of a cluster; ends the command where there is none to be had."""
+    """The state in a file, or of a cluster; ends the command if it cannot be read."""
     if file is not None:
         return of_file(file)
     try:
@@ -57,19 +57,19 @@ def state_from(file: str | None, where: Where) -> State:
 
 
 def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
-    """What reads where the cluster is and who we are to it."""
+    """A function that reads the cluster's address and credentials."""
     if where.kubeconfig or where.context:
 
         async def read() -> Access:
-            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - takes long to load
+            from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
 
             return await read_access(Source(where.kubeconfig, where.context))
 
         return read
     running = process_in(where.data_dir)
     if running is None:
-        told = "start a platform with `batchyard up`, name another cluster with --kubeconfig, or give a --state FILE"
-        raise ClusterError(f"nothing runs in {where.data_dir}: {told}")
+        told = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
+        raise ClusterError(f"no platform runs in {where.data_dir}: {told}")
 
     async def own() -> Access:
         return access_of_owner(running, where.data_dir)
@@ -78,7 +78,7 @@ def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
 
 
 async def reading_of(where: Where, take: Taking) -> Reading:
-    """Read a cluster, a page at a time; ClusterError where that cannot be, or would be good for nothing."""
+    """Read a cluster page by page; ClusterError if that fails or if kinds that every command needs are missing."""
     read = access_to(where)
     wire = HttpTransport(await read(), read)
     try:
@@ -89,22 +89,20 @@ async def reading_of(where: Where, take: Taking) -> Reading:
     finally:
         await wire.close()
     if scheme.CLUSTER_QUEUE in reading.unserved:
-        raise ClusterError(
-            "there are no ClusterQueues on this server: Kueue is not installed, and nothing else that queues"
-        )
+        raise ClusterError("this server does not serve ClusterQueues: Kueue is not installed")
     lacking = [kind for kind in NEEDED if kind in reading.forbidden]
     if lacking:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in lacking)
         raise ClusterError(
-            f"we may not list {names} of all namespaces: ask for `list` on them; without them nothing can be "
-            f"said ({reading.refusal})"
+            f"no permission to list {names} in all namespaces, which is required: ask for `list` on them "
+            f"({reading.refusal})"
         )
     reading.at = reading.at or wall_clock()
     return reading
 
 
 async def _configure(reading: Reading, wire: HttpTransport) -> None:
-    """Find Kueue's Configuration, of which only what decides is kept."""
+    """Find Kueue's Configuration and keep the fields that affect decisions."""
     if reading.configuration is None:
         found = await configuration_of(wire)
         reading.configuration = found.configuration
@@ -123,6 +121,6 @@ async def _read(where: Where) -> State:
     reading = await reading_of(where, take)
     if reading.configuration is None:
         if reading.of_configuration:
-            output.tell(f"batchyard: {reading.of_configuration}; taken as if it said nothing")
+            output.tell(f"batchyard: {reading.of_configuration}; using the defaults")
         return state_of(objects, reading.at, tuple(reading.forbidden))
     return state_of([*objects, completed(reading.configuration)], reading.at, tuple(reading.forbidden))

@@ -1,4 +1,4 @@
-"""`batchyard status`: what a platform that runs says of itself."""
+"""`batchyard status`: the status report of a running platform."""
 
 import http.client
 import json
@@ -19,14 +19,14 @@ _ANSWERS_WITHIN: Final = 10  # seconds
 
 
 def status(folder: Path, form: Output) -> None:
-    """Print it; exits with 1 where nothing runs, or does not answer."""
+    """Print the report; ends the command with 1 if no platform runs or it does not respond."""
     running = process_of(folder)
     try:
         told = asked(running, folder)
     except KubeconfigError as error:
         output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: {running.url}, pid {running.pid}, does not answer: {error}")
+        output.fail(f"batchyard: {running.url}, pid {running.pid}, does not respond: {error}")
     document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **told}
     if form is Output.JSON:
         output.write(render_json(document))
@@ -37,7 +37,7 @@ def status(folder: Path, form: Output) -> None:
 
 
 def asked(running: Process, folder: Path) -> dict[str, Any]:
-    """The answer of the platform to its owner."""
+    """The status report, requested as the owner."""
     connection = connected(running, folder)
     try:
         return told_by(connection)
@@ -46,9 +46,9 @@ def asked(running: Process, folder: Path) -> dict[str, Any]:
 
 
 def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
-    """What reaches the platform as its owner, over one connection or one after the other."""
+    """A connection to the platform as its owner; it reconnects on the next request after a close."""
     place = urlsplit(running.url)
-    assert place.hostname is not None, "a platform says where it listens"
+    assert place.hostname is not None, "the URL of a platform has a host"
     if place.scheme == "http":
         return http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
     secured = tls_of_owner(folder)
@@ -56,14 +56,14 @@ def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
 
 
 def told_by(connection: http.client.HTTPConnection) -> dict[str, Any]:
-    """What the platform says of itself; raises OSError, HTTPException or ValueError where it does not."""
+    """The status report of the platform; raises OSError, HTTPException or ValueError on failure."""
     return answer_to_owner(connection, PATH)
 
 
 def answer_to_owner(
     connection: http.client.HTTPConnection, path: str, put: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The document at a path, after it was `put`; raises OSError, HTTPException or ValueError if there is none."""
+    """The document at a path, after a PUT of `put`; raises OSError, HTTPException or ValueError on failure."""
     connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()
     content = response.read()
@@ -74,7 +74,7 @@ def answer_to_owner(
 
 
 def _lines(told: Mapping[str, Any]) -> str:
-    """One line a fact."""
+    """Format the report, one line per field."""
     nodes, workloads = told["nodes"], told["workloads"]
     rows = {
         "url": f"{told['url']}  pid {told['pid']}",
@@ -95,7 +95,7 @@ def _lines(told: Mapping[str, Any]) -> str:
 
 
 def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
-    """How pods are kept apart here, and what would help."""
+    """The rows of a local node: isolation of pods, GPUs, and missing features with remedies."""
     apart = local["isolation"]
     ways = {
         f"bubblewrap {apart['bubblewrap']}": apart["bubblewrap"],
@@ -119,18 +119,18 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_images(local: Mapping[str, Any]) -> str:
-    """Which images there are, and what runs them."""
+    """Which images can run here, and which engine runs them."""
     ways = [_way(engine) for engine in local["engines"]]
     if not ways:
-        return "those that --image is about; for others: apt-get install podman runc, or docker"
-    said = f"{ways[0]} those that no --image is about"
+        return "only those of --image; for others: apt-get install podman runc, or docker"
+    said = f"{ways[0]} images without --image"
     said += "".join(
-        f"; {way} those of --image NAME={engine['name']}:"
+        f"; {way} images of --image NAME={engine['name']}:"
         for way, engine in zip(ways[1:], local["engines"][1:], strict=True)
     )
-    return said + (f"; podman does not run them itself: {local['runsNone']}" if local["runsNone"] else "")
+    return said + (f"; podman cannot run them itself: {local['runsNone']}" if local["runsNone"] else "")
 
 
 def _way(engine: Mapping[str, Any]) -> str:
     named = f"{engine['name']} {engine['version']}"
-    return f"{named} has or pulls, and runs," if engine["runs"] else f"{named} has or pulls, and bubblewrap runs,"
+    return f"{named} pulls and runs" if engine["runs"] else f"{named} pulls, bubblewrap runs"

@@ -1,6 +1,6 @@
-"""Listed objects as text: a table as kubectl lays it out, or a Kubernetes List in JSON or YAML.
+"""Output of objects: tables in kubectl's layout, or a Kubernetes List in JSON or YAML.
 
-The text is the same on a terminal and in a pipe: no colours, nothing cut to the width of the screen.
+The text does not depend on the terminal: no colours, no truncation.
 """
 
 import json
@@ -15,7 +15,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.base.instant import Instant
 from batchyard.cli.options import Output
 
-#: Objects by kind, both in the order in which they are shown.
+#: Objects by kind, both in display order.
 Listing: TypeAlias = Mapping[str, Sequence[Obj]]
 
 NOTHING_FOUND: Final = "No resources found\n"
@@ -23,7 +23,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NOTHING) -> str:
-    """The listed objects in one of the forms, the last line ended; in JSON and YAML with these fields besides."""
+    """Format the objects; JSON and YAML also get the fields of `besides`. The text ends with a newline."""
     match output:
         case Output.TABLE | Output.WIDE:
             return render_tables(listing, now=now, wide=output is Output.WIDE)
@@ -34,7 +34,7 @@ def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[s
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
-    """A table for each kind that has objects, an empty line between two, namespaces shown where the kind has them."""
+    """A table for each kind that has objects, separated by empty lines; with namespaces for namespaced kinds."""
     tables = [
         format_table(table(kind, objs, now=now, wide=wide, namespaces=kind_info(kind).namespaced))
         for kind, objs in listing.items()
@@ -44,12 +44,12 @@ def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
 
 
 def render_json(value: object) -> str:
-    """A value as kubectl writes JSON: four spaces, fields by name."""
+    """Format JSON like kubectl: four spaces, sorted fields."""
     return json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def render_yaml(value: object) -> str:
-    """A value as kubectl writes YAML: fields by name, texts of several lines as blocks."""
+    """Format YAML like kubectl: sorted fields, multi-line text as blocks."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=1 << 20)
     return text
 
@@ -60,7 +60,7 @@ def _list_of(listing: Listing) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Plain YAML without references between objects that share parts."""
+    """Dumps YAML without anchors for shared objects."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

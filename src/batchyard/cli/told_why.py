@@ -1,4 +1,4 @@
-"""The document of `why` as plain text of one screen: what it waits for, what is there, who has it, what would help."""
+"""Rendering of the `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
@@ -14,10 +14,10 @@ _LABEL: Final = 13
 _VERDICTS: Final = {
     "fits": "fits",
     "short": "short of quota",
-    "nobodyToPreempt": "short, nobody to preempt",
+    "nobodyToPreempt": "short, no usable victims",
     "preempts": "would preempt",
     "reclaims": "would reclaim",
-    "exceedsMaximum": "more than it can ever have",
+    "exceedsMaximum": "exceeds maximum capacity",
     "taint": "taint not tolerated",
     "affinity": "not selected",
     "notFound": "flavor not found",
@@ -25,7 +25,7 @@ _VERDICTS: Final = {
 
 
 def lines_of(found: Document, *, is_wide: bool) -> Iterator[str]:
-    """The text, line by line; wide with all levels of all flavors."""
+    """The lines of the text; `is_wide` includes every level of every flavor."""
     subject = found["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
     yield f"{subject['kind']} {name}: {found['state']}"
@@ -88,21 +88,21 @@ def _quota(found: Document, *, is_wide: bool) -> Iterator[str]:
     figures = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
     yield from _table([(*header, *figures), *rows])
     if left:
-        yield f"... and {left} rows more: -o wide"
+        yield f"... and {left} more rows: -o wide"
 
 
 def _quotas(found: Document) -> Iterator[str]:
-    """Of a ClusterQueue: what it has, uses, borrows and has lent."""
+    """The quotas of a ClusterQueue: nominal, used, borrowed, lent and available."""
     fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
     rows = [tuple(each[field] for field in fields) for each in found.get("quotas") or ()]
     if rows:
         yield from _table([("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE"), *rows[:_ROWS_MAX]])
     if len(rows) > _ROWS_MAX:
-        yield f"... and {len(rows) - _ROWS_MAX} rows more: -o yaml"
+        yield f"... and {len(rows) - _ROWS_MAX} more rows: -o yaml"
 
 
 def _rows(found: Document) -> Iterator[tuple[str, ...]]:
-    """A row for each level of each resource of each flavor of each pod set; what repeats is left out."""
+    """A row per level of each resource, flavor and pod set; repeated cells are empty."""
     for pod_set in found.get("podSets") or ():
         if pod_set.get("unavailable"):
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
@@ -149,15 +149,15 @@ def _nodes(found: Document) -> Iterator[str]:
 def _changes(found: Document) -> Iterator[str]:
     changes = found.get("changes") or ()
     if changes:
-        does = "give its pods nodes" if found.get("nodes") else "admit it"
-        yield f"Any one of these would {does}; each was tried, and one unit less does not do:"
+        does = "place its pods" if found.get("nodes") else "admit it"
+        yield f"Any one of these changes would {does}. Each was verified and is minimal:"
     for change in changes:
         given = f" ({change['given']})" if change.get("given") else ""
         yield from wrap(f"{change['text']}{given}", WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
 
 
 def _table(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -> Iterator[str]:
-    """Columns under each other, those without any text left out, cells of bounded width."""
+    """Aligned columns; empty columns are omitted, long cells are cut."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [_cut(row[column]) if not (last_is_free and column == len(row) - 1) else row[column] for column in kept]

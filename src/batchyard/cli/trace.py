@@ -1,4 +1,4 @@
-"""`batchyard simulate --trace`: replays a trace, and prints what came of it beside what the trace says."""
+"""`batchyard simulate --trace`: replays a trace and prints the results beside the trace's own."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -17,15 +17,15 @@ from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.trace_report import Spread, TraceReport, TraceRun, Usage
 from batchyard.sim.traces import NAMESPACE, Trace, read_trace, with_manifests
 
-#: Faults of files that are shown, and reasons why pods were not placed.
+#: The most file faults, and reasons for unscheduled pods, that are printed.
 LINES_MAX: Final = 20
-#: Every so many points of time, the others only with `-o wide`.
+#: Without `-o wide`, only one in this many points of time is printed.
 _STRIDE: Final = 10
 _NEVER_KNOWN: Final = "-"
 
 
 def run(folder: Path, load: Fraction, request: Request) -> None:
-    """Do it under a load; exits with 1 where it fails."""
+    """Run the trace with a factor on its load; ends the command with 1 on failure."""
     trace = _read(folder, load)
     with_more = bool(request.paths or request.cluster)
     scenario = with_manifests(trace, asked_for(request)) if with_more else None
@@ -38,13 +38,13 @@ def run(folder: Path, load: Fraction, request: Request) -> None:
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """The report for people: tables with an empty line between two."""
+    """The report as tables, separated by empty lines."""
     parts = {
-        "pods" if report.load == 1 else f"pods, {report.load:g} times as fast": _pods(report),
-        "waits of those placed in both, from creation to binding": _waits(report),
-        "why pods were never placed": _reasons(report),
-        "what was requested of what there is": [_USAGE_HEADER, *map(_usage, report.usage)],
-        "GPU that is free but useless to a typical pod": _fragmentation(report),
+        "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods(report),
+        "waits of pods scheduled in both, from creation to binding": _waits(report),
+        "reasons of pods that were never scheduled": _reasons(report),
+        "requested share of the allocatable resources": [_USAGE_HEADER, *map(_usage, report.usage)],
+        "free GPU share that a typical pod cannot use": _fragmentation(report),
         "over time": _points(report, 1 if wide else _STRIDE),
     }
     return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in parts.items() if len(rows) > 1)
@@ -63,7 +63,7 @@ def _read(folder: Path, load: Fraction) -> Trace:
 
 
 def _shown(report: TraceReport, result: Result | None, form: Output) -> str:
-    """The report, and the objects of the manifests that were run beside the trace."""
+    """The report, and the objects of the manifests that ran beside the trace."""
     if form not in (Output.JSON, Output.YAML):
         tables = report_tables(report, wide=form is Output.WIDE)
         return tables if result is None else f"{tables}\n{shown(result, form)}"
@@ -74,7 +74,7 @@ def _shown(report: TraceReport, result: Result | None, form: Output) -> str:
 
 
 def _without_trace(result: Result) -> Result:
-    """The nodes and pods of the trace are left out: thousands of lines that say nothing."""
+    """Remove the nodes and pods of the trace, which would be thousands of uniform lines."""
     pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 

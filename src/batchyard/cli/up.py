@@ -1,4 +1,4 @@
-"""`batchyard up` and `down`: the embedded platform, in the foreground or behind it, and its end."""
+"""`batchyard up` and `down`: start and stop the embedded platform, in the foreground or the background."""
 
 import fcntl
 import os
@@ -35,14 +35,14 @@ _LOOKS_EVERY: Final = 0.05  # seconds
 
 
 class Wanted(NamedTuple):
-    """What `up` was asked for."""
+    """The options of `up`."""
 
     place: Place
     cluster: Path | None
     speed: float
-    #: What stands for images on this machine, as NAME=DIR.
+    #: Replacements of images on this machine, as NAME=DIR.
     images: Sequence[str] = ()
-    #: The folders of this machine that pods may have.
+    #: The folders of this machine that pods may mount.
     host_paths: Sequence[Path] = ()
     logs: LogSettings = LogSettings()
     #: Kueue's Configuration.
@@ -52,12 +52,12 @@ class Wanted(NamedTuple):
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
-    """Run the platform until it is told to end; `detach`: in the background, once it listens."""
+    """Run the platform until a termination signal; with `detach` in the background, returning once it listens."""
     if detach:
         _prepare(wanted.place.folder)
         _run_behind(wanted)
         return
-    from batchyard.cli.up_here import cluster_of, configured, run  # noqa: PLC0415 - loads the platform, for which others wait
+    from batchyard.cli.up_here import cluster_of, configured, run  # noqa: PLC0415 - loads the platform
 
     cluster, place = cluster_of(wanted), configured(wanted)
     _prepare(wanted.place.folder)
@@ -66,14 +66,14 @@ def up(wanted: Wanted, *, detach: bool) -> None:
 
 
 def down(folder: Path, *, end_pods: bool) -> None:
-    """Tell a platform to end, and wait until it has; with `end_pods` its pods too, also where it has ended already."""
+    """Stop a platform and wait for its end. `end_pods` also ends its pods, even if the platform has already ended."""
     if not (end_pods and _only_pods_run(folder)):
         _end(process_of(folder), folder)
     _see_to_pods(folder, end_pods=end_pods)
 
 
 def _only_pods_run(folder: Path) -> bool:
-    from batchyard.server.local_node.orphans import LeftRunning  # noqa: PLC0415 - only where a platform ends
+    from batchyard.server.local_node.orphans import LeftRunning  # noqa: PLC0415 - only for down
 
     return process_in(folder) is None and bool(LeftRunning(folder).pods())
 
@@ -84,14 +84,14 @@ def _end(running: Process, folder: Path) -> None:
         with suppress(ProcessLookupError):
             os.kill(running.guard, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
-        told = f"batchyard: {running.url}, pid {running.pid}, has not ended within {ENDED_WITHIN} s"
-        output.fail(f"{told}; kill -9 {running.pid} ends it, and nothing that was answered is lost")
-    output.tell(f"batchyard: {running.url} has ended, all is kept")
+        told = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
+        output.fail(f"{told}; kill -9 {running.pid} ends it without losing acknowledged writes")
+    output.tell(f"batchyard: {running.url} has ended, its data is kept")
 
 
 def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
-    """Tell which pods go on, or end them."""
-    from batchyard.server.local_node.orphans import GRACE, LeftRunning  # noqa: PLC0415 - only where a platform ends
+    """Report the pods that keep running, or end them."""
+    from batchyard.server.local_node.orphans import GRACE, LeftRunning  # noqa: PLC0415 - only for down
 
     left = LeftRunning(folder)
     count = len(left.pods())
@@ -99,32 +99,32 @@ def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
         return
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
-        told = f"batchyard: {pods} of this machine still run: `batchyard up` takes them up again"
+        told = f"batchyard: {pods} of this machine still run: `batchyard up` adopts them"
         output.tell(f"{told}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
-        output.tell(f"batchyard: ending {pods}, which may take {GRACE} s")
+        output.tell(f"batchyard: ending {pods}, which can take up to {GRACE} s")
     if not left.end():
-        output.fail(f"batchyard: pods still run; see {folder / 'node'}")
+        output.fail(f"batchyard: some pods still run; see the files in {folder / 'node'}")
 
 
 def process_of(folder: Path) -> Process:
-    """What listens in a data directory; ends the command if nothing does."""
+    """The process that serves a data directory; ends the command if there is none."""
     running = process_in(folder)
     if running is None:
-        output.fail(f"batchyard: nothing runs in {folder}; start it with `batchyard up`, or name its --data-dir")
+        output.fail(f"batchyard: no platform runs in {folder}; start it with `batchyard up`, or name its --data-dir")
     return running
 
 
 def _prepare(folder: Path) -> None:
-    """Make a data directory in which nothing runs; ends the command where that cannot be."""
+    """Create a data directory; ends the command if that fails or a platform already runs in it."""
     try:
         prepare(folder)
     except DirectoryError as error:
         output.fail(f"batchyard: {error}")
     running = process_in(folder)
     if running is not None:
-        told = f"batchyard: {folder}: it runs already, pid {running.pid}, {running.url}"
+        told = f"batchyard: {folder}: a platform already runs here, pid {running.pid}, {running.url}"
         output.fail(f"{told}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
@@ -132,16 +132,16 @@ def _run_behind(wanted: Wanted) -> None:
     """Start the same command in the background, and wait until it listens or ends."""
     _, running = start_behind(wanted)
     _tell_ready(wanted.place, running.url)
-    output.tell(f"batchyard: pid {running.pid}, in the background; it tells more in {wanted.place.folder / LOG}")
+    output.tell(f"batchyard: pid {running.pid}, in the background; log: {wanted.place.folder / LOG}")
 
 
 def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
-    """A platform in a process of its own that listens; ends the command where it does not come to that."""
+    """Start a platform in its own process and wait until it listens; ends the command if it fails to start."""
     place = wanted.place
     log = place.folder / LOG
     with _alone(log), log.open("ab") as told:
         before = told.tell()
-        started = subprocess.Popen(  # noqa: S603 - our own command
+        started = subprocess.Popen(  # noqa: S603 - this program
             [sys.executable, "-m", "batchyard", *_arguments(wanted)],
             stdin=subprocess.DEVNULL,
             stdout=told,
@@ -150,7 +150,7 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
         )
         try:
             running = _listening(place.folder, started, before)
-        except KeyboardInterrupt:  # nobody was told of it, so nobody would end it
+        except KeyboardInterrupt:  # its pid has not been printed, so the user could not end it
             started.terminate()
             started.wait(ENDED_WITHIN)
             raise
@@ -158,7 +158,7 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
 
 
 def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> Process:
-    """The process that was started, once it listens; ends the command where it does not come to that."""
+    """The started process, once it listens; ends the command if it exits first."""
     while (running := process_in(folder)) is None or running.pid != started.pid:
         try:
             started.wait(_LOOKS_EVERY)
@@ -170,26 +170,26 @@ def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> P
 
 @contextmanager
 def _alone(log: Path) -> Iterator[None]:
-    """Let nobody else start a platform whose log this is meanwhile: what one tells would be taken for the other's."""
+    """Lock the log, so that no other `up` starts a platform here: their outputs would mix."""
     try:
-        with log.open("ab") as held:  # another file than the process writes to, which would hold the lock for good
+        with log.open("ab") as held:  # a file of its own: the process inherits the other and would keep its lock
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError:
         output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait for that one")
     except OSError as error:
-        output.fail(f"batchyard: {log}: {error.strerror}; see that it may be written")
+        output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
 
 def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:
-    """End with what a process told that ended before it listened."""
+    """End the command with the output of a process that exited before it listened."""
     told = log.read_bytes()[before:].decode("utf-8", "replace").strip()
-    silent = f"batchyard: it ended before it listened, with code {code}, and {log} says nothing of it"
-    output.fail(told or f"{silent}; see that there is room in its folder, or start it without --detach")
+    silent = f"batchyard: the platform exited with code {code} before it listened; {log} gives no reason"
+    output.fail(told or f"{silent}; check the free disk space, or start it without --detach")
 
 
 def _arguments(wanted: Wanted) -> list[str]:
-    """The command line that asks for the same, in the foreground."""
+    """The equivalent command line, in the foreground."""
     place = wanted.place
     arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
     arguments += ["--sync", str(place.sync)]
@@ -215,7 +215,7 @@ def _tell_ready(place: Place, url: str) -> None:
 
 
 def _has_ended(journal: Path) -> bool:
-    """Whether a process lets its journal go in time."""
+    """Whether a process releases its journal within `ENDED_WITHIN`."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError

@@ -1,4 +1,4 @@
-"""The embedded platform in this process."""
+"""`batchyard up` in the foreground: runs the embedded platform in this process."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from batchyard.store.commit_mark import JournalError
 _ENGINES: Final = ("podman", "docker")
 #: The options of `up` that need this machine as a node.
 _OF_PODS: Final = "--image, --host-path and --host-network"
-#: What `--cluster` means by this machine as the one node.
+#: The value of `--cluster` for a Cluster whose only node is this machine.
 _LOCAL: Final = Path("local")
 _LOCAL_CLUSTER: Final = """\
 apiVersion: cloud.batchyard.dev/v1alpha1
@@ -35,7 +35,7 @@ spec: {zones: [local], local: {}}
 
 
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
-    """Run a platform until it is told to end; `ready` is told its address once it listens."""
+    """Run a platform until a termination signal; call `ready` with its URL once it listens."""
     answering = Answering() if place.configuration is None else Answering(settings_of(place.configuration))
     foresight = Foresight(answering.forecast_of, answering.samples_of, answering.warnings_for)
     try:
@@ -44,17 +44,17 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
         output.fail(f"batchyard: {error}")
     except OSError as error:
         told = f"{error.filename or place.folder}: {error.strerror}"
-        output.fail(f"batchyard: {told}; see that there is room in its folder and that it may be written")
-    output.tell("batchyard: ended, all is kept")
+        output.fail(f"batchyard: {told}; check its free disk space and permissions")
+    output.tell("batchyard: ended, its data is kept")
 
 
 def configured(wanted: Wanted) -> Place:
-    """The place, with what Kueue's Configuration says; ends the command where that is none."""
+    """The place with Kueue's Configuration added; ends the command if the file is invalid."""
     return wanted.place if wanted.config is None else replace(wanted.place, configuration=kept_in(wanted.config))
 
 
 def cluster_of(wanted: Wanted) -> Obj | None:
-    """The Cluster that is wanted, None where nobody names one; ends the command where there is none."""
+    """The requested Cluster, None if none was requested; ends the command if it is invalid."""
     is_about_pods = bool(wanted.images or wanted.host_paths or wanted.host_network)
     if wanted.cluster is None:
         if is_about_pods:
@@ -65,10 +65,10 @@ def cluster_of(wanted: Wanted) -> Obj | None:
     if local is None:
         if is_about_pods:
             told = f"batchyard: {wanted.cluster}: {_OF_PODS} are for pods of this machine"
-            output.fail(f"{told}, which is no node of this Cluster; add spec.local to it")
+            output.fail(f"{told}, which is not a node of this Cluster; add spec.local to it")
         return cluster
     if wanted.speed != 1:
-        output.fail("batchyard: processes run as fast as they run: leave out --speed where this machine is a node")
+        output.fail("batchyard: real processes cannot be sped up: leave out --speed if this machine is a node")
     images = [*map(_image, wanted.images), *(local.get("images") or ())]
     paths = [*(str(path.expanduser().resolve()) for path in wanted.host_paths), *(local.get("hostPaths") or ())]
     own = {**local, "images": images, "hostPaths": paths}
@@ -80,7 +80,7 @@ def _image(text: str) -> dict[str, object]:
     name, equals, place = text.partition("=")
     if not equals or not name or not place:
         examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
-        output.fail(f"batchyard: --image {text}: write it as NAME=DIRECTORY, {examples}")
+        output.fail(f"batchyard: --image {text}: use NAME=DIRECTORY, {examples}")
     engine, colon, image = place.partition(":")
     if colon and engine in _ENGINES:
         return {"match": name, "engine": engine, **({"image": image} if image else {})}
@@ -88,22 +88,22 @@ def _image(text: str) -> dict[str, object]:
     if path == Path("/"):
         return {"match": name, "machine": True}
     if not path.is_dir():
-        output.fail(f"batchyard: --image {text}: {path} is no folder; name a virtualenv, a root folder, or /")
+        output.fail(f"batchyard: --image {text}: {path} is not a folder; give a virtualenv, a root folder, or /")
     return {"match": name, "environment" if (path / "pyvenv.cfg").exists() else "root": str(path)}
 
 
 def _read(path: Path) -> Obj:
-    """The Cluster of a file, or that of this machine alone."""
+    """The Cluster of a file, or for `local` the built-in Cluster of this machine."""
     try:
         text = _LOCAL_CLUSTER if path == _LOCAL else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; name a file that holds a Cluster with --cluster")
+        output.fail(f"batchyard: {path}: {error.strerror}; give a file with a Cluster to --cluster")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {path}: {error}")
     clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
     if manifests.faults:
         output.fail("\n".join(map(str, manifests.faults)))
     if len(clusters) != 1:
-        output.fail(f"batchyard: {path}: holds {len(clusters)} Clusters; give a file with one")
+        output.fail(f"batchyard: {path}: contains {len(clusters)} Clusters; give a file with exactly one")
     return clusters[0]

@@ -1,4 +1,4 @@
-"""`batchyard user`: a kubeconfig for somebody else, with a certificate of limited life."""
+"""`batchyard user`: writes a kubeconfig for another user, with a short-lived certificate."""
 
 import os
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from batchyard.server.platform.credentials import NAME_MAX, Authority, Credentia
 from batchyard.server.platform.data_dir import process_in, write_private
 
 USERS: Final = "users"
-#: Names that begin so are the platform's own.
+#: The prefix of names that are reserved for the platform.
 _RESERVED: Final = "system:"
 
 
 class NewUser(NamedTuple):
-    """Who is to get a kubeconfig."""
+    """The user to create: name, groups, default namespace, days of validity."""
 
     name: str
     groups: Sequence[str]
@@ -26,39 +26,43 @@ class NewUser(NamedTuple):
 
 
 def user(folder: Path, new: NewUser) -> None:
-    """Write a kubeconfig for a user, and say where it is and what to do with it."""
+    """Write a user's kubeconfig and print how to use it."""
     for name in (new.name, *new.groups):
         if not name:
-            output.fail("batchyard: nobody has an empty name")
+            output.fail("batchyard: a name must not be empty")
         if not name.isprintable():
-            output.fail(f"batchyard: {name!r} is no name: it has characters that cannot be seen")
+            output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
         if name.startswith(_RESERVED):
-            output.fail(f"batchyard: {name!r} is no name for people: those that begin with {_RESERVED} are reserved")
+            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED} is reserved")
     if len(new.name) > NAME_MAX:
-        output.fail(f"batchyard: {new.name!r} is no name for a certificate, which has {NAME_MAX} letters at most")
+        output.fail(f"batchyard: {new.name!r} is not a valid name: a certificate allows at most {NAME_MAX} characters")
     if "/" in new.name or new.name.startswith("."):
-        output.fail(f"batchyard: {new.name!r} is no name: it becomes that of a file")
+        output.fail(f"batchyard: {new.name!r} is not a valid name: it must also be a valid file name")
     running = process_in(folder)
     if running is None:
-        output.fail(f"batchyard: nothing runs in {folder}; start it first, for its address goes into the kubeconfig")
+        output.fail(
+            f"batchyard: no platform runs in {folder}; start it first, because the kubeconfig needs its address"
+        )
     if running.url.startswith("http:"):
-        output.fail("batchyard: it runs with --insecure-loopback, where everybody on this machine is its owner")
+        output.fail(
+            "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"
+        )
     try:
         path = _written(folder, running.url, new)
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(
-            f"batchyard: {error.filename or folder}: {error.strerror}; see that {folder / USERS} may be written"
-        )
-    output.tell(f"batchyard: {path.resolve()} is {new.name}'s for {new.days} days; hand it over like a password")
-    output.tell(f"batchyard: what {new.name} may do is said by RoleBindings, for example:")
+        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; check that {folder / USERS} is writable")
+    output.tell(
+        f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {new.days} days; treat it like a password"
+    )
+    output.tell(f"batchyard: RoleBindings grant {new.name}'s rights, for example:")
     where, to = new.namespace or "NAMESPACE", f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
     output.tell(f"  kubectl create rolebinding {new.name} --clusterrole=edit {to} --namespace={where}")
 
 
 def _written(folder: Path, url: str, new: NewUser) -> Path:
-    """The kubeconfig of a new user, at its place."""
+    """Write the kubeconfig of a new user; return its path."""
     os.umask(0o077)
     (folder / USERS).mkdir(exist_ok=True)
     path = folder / USERS / f"{new.name}.kubeconfig"

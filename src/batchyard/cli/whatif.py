@@ -1,4 +1,4 @@
-"""`batchyard whatif`: two runs of the same state, one with a change; prints what is different."""
+"""`batchyard whatif`: runs a state with and without a change, and prints the differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Request:
 
 
 def run(request: Request) -> None:
-    """Do it; exits with 1 where it fails."""
+    """Run both; ends the command with 1 on failure."""
     start = _start(request)
     try:
         deleted = [_key(text) for text in request.deleted]
@@ -64,7 +64,7 @@ def run(request: Request) -> None:
 
 
 def shown(difference: Difference, form: Output) -> str:
-    """The difference in one of the forms."""
+    """Format the differences."""
     if form is Output.JSON:
         return render_json(document_of(difference))
     if form is Output.YAML:
@@ -83,12 +83,12 @@ def shown(difference: Difference, form: Output) -> str:
 def _start(request: Request) -> Start:
     if request.paths:
         return Start(read(request.paths), at=request.at)
-    state = told_runtimes(state_from(request.state, request.where), "they go on in both runs")
+    state = told_runtimes(state_from(request.state, request.where), "they keep running in both runs")
     return start_of(state, fair_sharing=request.fair_sharing)
 
 
 def _key(text: str) -> Key:
-    """What to delete: KIND/NAME, or KIND/NAMESPACE/NAME; InvalidScenario where it names nothing."""
+    """The key of an object to delete, from KIND/NAME or KIND/NAMESPACE/NAME; InvalidScenario if malformed."""
     kind, *rest = text.split("/")
     names = kind.lower()
     for info in KINDS:
@@ -99,9 +99,11 @@ def _key(text: str) -> Key:
                 return Key(info.constant, *rest)
             break
     else:
-        raise InvalidScenario([FileFault("--delete", FieldError("", f"{kind!r} is no kind", "name one, such as node"))])
-    remedy = f"write {kind}/NAMESPACE/NAME" if info.namespaced else f"write {kind}/NAME"
-    raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} names no object", remedy))])
+        raise InvalidScenario(
+            [FileFault("--delete", FieldError("", f"{kind!r} is not a known kind", "use a kind such as node"))]
+        )
+    remedy = f"use {kind}/NAMESPACE/NAME" if info.namespaced else f"use {kind}/NAME"
+    raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} is not an object name", remedy))])
 
 
 def _workload(row: WorkloadRow) -> list[str]:
@@ -129,7 +131,7 @@ def _queue(row: QueueRow) -> list[str]:
 
 
 def _machines(told: dict[str, Any]) -> list[str]:
-    """Nodes and costs, where they differ."""
+    """Nodes and costs, if they differ."""
     nodes, costs = told["nodes"], told["costs"]
     if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
         return []

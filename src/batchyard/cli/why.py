@@ -1,4 +1,4 @@
-"""`batchyard why`: asks a cluster, or a simulation, why something is as it is, and prints the answer."""
+"""`batchyard why`: asks a cluster or a simulation for the reason of an object's state, and prints it."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
 _KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _SHORT: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
-#: What is answered where there is no such part, to whoever has no right to it either.
+#: Answers of a server without the `why` subresource; 403 without rights for it.
 _NO_SUCH_PART: Final = (404, 403)
 _NEAR_MAX: Final = 5
 
 
 class Subject(NamedTuple):
-    """What is asked about; without a namespace, in that which the kubeconfig says."""
+    """The object to explain; without a namespace in that of the kubeconfig."""
 
     kind: str
     namespace: str
@@ -37,7 +37,7 @@ class Subject(NamedTuple):
 
     @staticmethod
     def read(text: str, namespace: str) -> "Subject | None":
-        """`kind/name` as kubectl takes it; None if it is none of ours."""
+        """Parse `kind/name` in kubectl's notation; None if malformed or of another kind."""
         word, _, name = text.partition("/")
         kind = _by_word().get(word.lower().partition(".")[0])
         if kind is None or not name or "/" in name:
@@ -46,12 +46,12 @@ class Subject(NamedTuple):
 
     @property
     def info(self) -> ServedKind:
-        """Its kind."""
+        """The kind's registration."""
         return kind_info(self.kind)
 
 
 class Simulated(NamedTuple):
-    """A simulation to ask."""
+    """The simulation to ask."""
 
     paths: Sequence[str]
     at: Duration | None
@@ -59,7 +59,7 @@ class Simulated(NamedTuple):
 
 
 def of_cluster(subject: Subject, target: Target, form: Output) -> None:
-    """Ask a cluster; exits with 1 where there is no answer."""
+    """Ask a cluster and print the answer; ends the command with 1 on failure."""
     info = subject.info
     part = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
 
@@ -80,14 +80,14 @@ def of_cluster(subject: Subject, target: Target, form: Output) -> None:
 
 
 def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
-    """Run manifests up to a moment, and ask then; exits with 1 where there is no such object.
+    """Run manifests up to an instant and explain the object; ends the command with 1 if it does not exist.
 
-    A state that was taken is asked as it is, unless a later moment is named.
+    A state file is explained as is, unless a later instant is given.
     """
-    from batchyard.cli.simulate import Request, begun  # noqa: PLC0415 - only here
-    from batchyard.cli.state_files import state_from  # noqa: PLC0415 - only here
-    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - only here
-    from batchyard.sim.state_document import is_state  # noqa: PLC0415 - only here
+    from batchyard.cli.simulate import Request, begun  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.state_files import state_from  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
 
     if simulated.at is None and len(simulated.paths) == 1 and is_state(simulated.paths[0]):
         of_state(subject, state_from(simulated.paths[0]), form)
@@ -100,23 +100,23 @@ def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
 
 
 def of_state(subject: Subject, state: "State", form: Output) -> None:
-    """Ask a state as it is: nobody has decided anything since."""
-    from batchyard.sim.whatif import start_of  # noqa: PLC0415 - only here
-    from batchyard.sim.world import World  # noqa: PLC0415 - only here
+    """Explain an object of a state as is, without running the controllers."""
+    from batchyard.sim.whatif import start_of  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 
     ask(World(start_of(state).scenario, state=state), subject, form)
 
 
 def ask(world: "World", subject: Subject, form: Output) -> None:
-    """Ask a world as it stands; exits with 1 where there is no such object."""
+    """Explain an object of a world; ends the command with 1 if it does not exist."""
     key = _found_in(world, subject)
     found = world.platform.explainer.why(key, world.kernel.now())
-    assert found is not None, "it was found just now"
+    assert found is not None, "the object exists"
     output.write(_written(found, form))
 
 
 def _found_in(world: "World", subject: Subject) -> Key:
-    """The object that is meant: without a namespace the only one of that name."""
+    """The key of the subject; without a namespace its name must be unique."""
     every = [obj["metadata"] for obj in world.objects(subject.kind)]
     found = [each for each in every if each["name"] == subject.name]
     if subject.namespace:
@@ -126,23 +126,23 @@ def _found_in(world: "World", subject: Subject) -> Key:
     if found:
         homes = sorted(each.get("namespace", "") for each in found)
         output.fail(
-            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(homes)}: say --namespace {homes[0]}"
+            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(homes)}: use --namespace {homes[0]}"
         )
     names = [_full_name(each) for each in every]
     where = f" in namespace {subject.namespace}" if subject.namespace else ""
     near = _near(subject.name, names)
-    return output.fail(f"batchyard: there is no {subject.info.singular} {subject.name}{where}{near}")
+    return output.fail(f"batchyard: not found: {subject.info.singular} {subject.name}{where}{near}")
 
 
 def _worked_out_here(subject: Subject, target: Target, form: Output) -> None:
-    """Answer for a server that has no such part, as any but a platform of ours: from its objects as they are now."""
-    from batchyard.cli.states import Where, state_from  # noqa: PLC0415 - only here
+    """Explain locally for a server that does not serve `why`, from its current objects."""
+    from batchyard.cli.states import Where, state_from  # noqa: PLC0415 - loads the simulator
 
     of_state(subject, state_from(None, Where(*target)), form)
 
 
 def _names_in_cluster(subject: Subject, target: Target) -> list[str]:
-    """What there is of its kind, as far as we may look."""
+    """The names of the kind's objects, as far as the user may list them."""
     info = subject.info
     for version in reversed(info.versions):
 
@@ -158,10 +158,10 @@ def _names_in_cluster(subject: Subject, target: Target) -> list[str]:
 
 
 def _near(name: str, names: Sequence[str]) -> str:
-    """The names most like one that is not there."""
+    """The existing names most similar to a missing one."""
     parts = [each for each in names if name in each]
     near = list(dict.fromkeys([*parts, *get_close_matches(name, names, _NEAR_MAX, 0.5)]))[:_NEAR_MAX]
-    return f"; there is {', '.join(near)}" if near else ""
+    return f"; similar names: {', '.join(near)}" if near else ""
 
 
 def _full_name(metadata: Mapping[str, Any]) -> str:
@@ -170,7 +170,7 @@ def _full_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _by_word() -> dict[str, str]:
-    """The kinds by the words for them."""
+    """The kinds by their singular, plural and short names."""
     words = dict(_SHORT)
     for kind in _KINDS:
         info = kind_info(kind)

@@ -1,1 +1,1 @@
-"""What is wrong with a configuration before it is applied: rules over all objects of a set of manifests."""
+"""Lint: rules that find problems of a configuration, over all objects of a set of manifests."""

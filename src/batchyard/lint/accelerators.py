@@ -1,4 +1,4 @@
-"""Topologies, chips and machines that do not go together.
+"""Rules on mismatches between topologies, chips and machines.
 
 Sources: GKE's autoscaler, IsMultiHostTpuPodslice and the tables of its machine types; JobSet's one Job a slice.
 """
@@ -20,7 +20,7 @@ _SEPARATOR: Final = "x"
 
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[Found]:
-    """Jobs whose pods have other chips in all than the slice that they ask for."""
+    """Jobs whose total chips differ from the slice that they select."""
     for work in config.works:
         for job, path, index in _jobs_of(work):
             topology, per_pod = _tpu(work, index)
@@ -29,7 +29,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[Found]:
             chips, pods = chips_in(topology), pods_at_once(job)
             if per_pod < chips and pods * per_pod == chips:
                 continue
-            if per_pod == chips:  # one pod is a whole slice: there may be any number of them
+            if per_pod == chips:  # each pod uses a whole slice: any number is valid
                 continue
             problem = (
                 f"a slice of topology {topology} has {chips} chips, and each Job has {pods} pods of {per_pod}:"
@@ -40,7 +40,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[Found]:
 
 
 def tpu_chips_left(config: Configuration) -> Iterator[Found]:
-    """Pods that leave chips of their machine unused, which nobody else can use."""
+    """Pods that leave chips of their machine unused, which no other pod can use."""
     for work in config.works:
         for index, path in enumerate(work.paths):
             pod = work.pod(index)
@@ -53,14 +53,14 @@ def tpu_chips_left(config: Configuration) -> Iterator[Found]:
             if counts and all(per_pod < count for count in counts):
                 least = min(counts)
                 problem = (
-                    f"a pod asks for {per_pod} of {least} chips of its machine: the others stay idle, and TPU programs"
+                    f"a pod requests {per_pod} of {least} chips of its machine: the others stay idle, and TPU programs"
                 )
-                problem += " that count on all chips of a slice do not start"
-                yield Found(work.manifest, f"{path}.spec.containers", problem, f"ask for google.com/tpu: {least}")
+                problem += " that require all chips of a slice do not start"
+                yield Found(work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {least}")
 
 
 def accelerator_mismatch(config: Configuration) -> Iterator[Found]:
-    """Selectors for accelerators that machines of the type asked for do not have."""
+    """Selectors for accelerators that the selected machine type lacks."""
     catalog = builtin_catalog() if config.park.cluster is None else catalog_of(config.park.cluster)
     for manifest, path, labels in _selectors(config):
         accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
@@ -68,8 +68,8 @@ def accelerator_mismatch(config: Configuration) -> Iterator[Found]:
         if accelerator and name in catalog.machines and not _goes_with(catalog, name, accelerator):
             own = catalog.machines[name].accelerator
             has = f"has {own.count} {own.type}" if own else f"cannot be given {accelerator}"
-            problem = f"{name} {has}, and {accelerator} is asked for: no node is ever both"
-            fix = f"ask for {own.type}, or leave out the machine type" if own else "leave out the machine type"
+            problem = f"{name} {has}, but {accelerator} is selected: no node matches both"
+            fix = f"select {own.type}, or remove the machine type" if own else "remove the machine type"
             yield Found(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             problem = (
@@ -94,7 +94,7 @@ def _selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[s
 
 
 def _jobs_of(work: Work) -> Iterator[tuple[Obj, str, int]]:
-    """The Job specs of work, each with its path and the number of its pod set. What runs on a slice is one Job."""
+    """The Job specs of work, each with its path and the index of its pod set. One Job runs on one slice."""
     if work.obj["kind"] == "Job":
         yield work.obj["spec"], "spec", 0
     for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
@@ -102,7 +102,7 @@ def _jobs_of(work: Work) -> Iterator[tuple[Obj, str, int]]:
 
 
 def _tpu(work: Work, index: int) -> tuple[str, int]:
-    """The topology that pods ask for, and how many chips each has; '' and 0 where they ask for none."""
+    """The topology that pods select, and the chips of each; '' and 0 if they select none."""
     spec = work.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
     sides = topology.split(_SEPARATOR)
@@ -114,4 +114,4 @@ def _tpu(work: Work, index: int) -> tuple[str, int]:
 def _consequence(asked: int, chips: int) -> str:
     if asked > chips:
         return "the pods beyond the slice never get a node of it"
-    return "the hosts that are left have no pod, and TPU programs wait for all hosts of their slice"
+    return "some hosts have no pod, but TPU programs wait for all hosts of their slice"

@@ -1,4 +1,4 @@
-"""Quota against machines: what queues promise, and what there is to keep the promise with."""
+"""The rule on quota above the capacity of the machines."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,18 +12,18 @@ from batchyard.scheduling.quota import QuotaNode
 
 # --- reach ---
 #
-# How much of a flavor-resource a tree of queues can use at most, all at the same time.
+# The most of a flavor-resource that a tree of queues can use at the same time.
 
 
 class Reach(NamedTuple):
-    """Of one subtree: what it uses of what it keeps to itself, and what it would take from above (None: all)."""
+    """The demand of a subtree: from its own unlent quota, and from above (None: unlimited)."""
 
     kept: int
     drawn: int | None
 
 
 def most_used(root: QuotaNode, fr: int, users: Container[QuotaNode]) -> int:
-    """The most that all queues of a tree use together; of its leaves only the `users` do."""
+    """The most that all queues of a tree use together, if only the leaves in `users` use it."""
     if not root.children:
         return root.subtree[fr] if root in users else 0
     reaches = [_reach(child, fr, users) for child in root.children.values()]
@@ -56,7 +56,7 @@ def _bounded(bound: int, wanted: int | None) -> int:
 
 
 class Holder(NamedTuple):
-    """Nominal quota of a flavor-resource, and where it is written."""
+    """A nominal quota of a flavor-resource, and its place."""
 
     manifest: Manifest
     path: str
@@ -64,7 +64,7 @@ class Holder(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[Found]:
-    """More quota than machines: Workloads are admitted, and their pods stay Pending."""
+    """More quota than machines: Workloads are admitted, but their pods stay Pending."""
     if not config.park.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):
@@ -80,7 +80,7 @@ def quota_above_capacity(config: Configuration) -> Iterator[Found]:
 
 
 def promised_amount(config: Configuration, fr: int, flavor: str) -> int:
-    """What all queues may hold of a flavor-resource at once without having asked for its machines first."""
+    """The most of a flavor-resource that queues may use together without requesting machines first."""
     snapshot = config.snapshot
 
     def may_use(node: QuotaNode) -> bool:
@@ -93,7 +93,7 @@ def promised_amount(config: Configuration, fr: int, flavor: str) -> int:
 
 
 def holders_of(config: Configuration, flavor: str, resource: str) -> list[Holder]:
-    """Who has nominal quota of a flavor-resource, in the order in which it is written."""
+    """The nominal quotas of a flavor-resource, in order of their definition."""
     return [
         Holder(manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal)
         for manifest, groups in config.quotas
@@ -106,17 +106,17 @@ def holders_of(config: Configuration, flavor: str, resource: str) -> list[Holder
 def _told(
     config: Configuration, of: tuple[str, str], amounts: tuple[int, int], machines: Sequence[Machines]
 ) -> Iterator[Found]:
-    """Once for all that have quota of the flavor, at the first of them."""
+    """One finding for all quotas of the flavor, at the first of them."""
     flavor, resource = of
     holders = holders_of(config, flavor, resource)
     promised, there = (format_amount(resource, amount) for amount in amounts)
     names = ", ".join(sorted({holder.manifest.obj["metadata"]["name"] for holder in holders}))
-    where = ", ".join(f"{each.name}: {_size(each)}" for each in machines) or "pools that could be made"
+    where = ", ".join(f"{each.name}: {_size(each)}" for each in machines) or "pools that could be created"
     problem = (
-        f"the queues may use {promised} {resource} of flavor {flavor} at once, and its machines have {there} ({where})."
-        " Whoever is admitted beyond that holds quota while its pods stay Pending"
+        f"the queues may use {promised} {resource} of flavor {flavor} at once, but its machines have {there} ({where})."
+        " Work that is admitted beyond that holds quota while its pods stay Pending"
     )
-    fix = f"lower the quota of {resource} in {names} to {there} in all, or enlarge the pools"
+    fix = f"lower the quota of {resource} in {names} to {there} in total, or enlarge the pools"
     patches = [(holder.manifest, _lowered(holder, of, amounts)) for holder in holders]
     yield from (Found(holder.manifest, holder.path, problem, fix, patches) for holder in holders[:1])
 
@@ -126,7 +126,7 @@ def _size(machines: Machines) -> str:
 
 
 def _lowered(holder: Holder, of: tuple[str, str], amounts: tuple[int, int]) -> Mapping[str, Any]:
-    """The quotas of a holder with its part of what there is."""
+    """A patch with a holder's proportional part of the capacity."""
     promised, there = amounts
     lower = format_amount(of[1], holder.nominal * there // promised)
     groups = [

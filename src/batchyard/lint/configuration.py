@@ -1,7 +1,7 @@
-"""All objects of a set of manifests, as rules look at them.
+"""The objects of a set of manifests, indexed for the rules.
 
-An object that is written several times counts as it is written last where objects are seen together; on its own each
-version is looked at.
+Of several versions of an object the last counts where objects are checked together. Rules on single objects check every
+version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,15 +39,15 @@ from batchyard.scheduling.snapshot import Snapshot
 
 # --- fits ---
 #
-# Whether the pods of queued work fit the nodes of the flavors it may get, going by the rules of placement.
+# Whether the pods of queued work fit the nodes of their possible flavors, by the rules of scheduling.
 
 
-#: So many choices of flavors are looked at for a pod set of several resource groups.
+#: The most combinations of flavors that are checked for a pod set of several resource groups.
 _CHOICES_MAX: Final = 64
 
 
 class Places(Protocol):
-    """What there is."""
+    """The cluster's machines, flavors and queues."""
 
     @property
     def park(self) -> Park:
@@ -63,7 +63,7 @@ class Places(Protocol):
 
 
 class Fit(NamedTuple):
-    """What stands between the pods of a part and nodes, if they get certain flavors."""
+    """The reason why the pods of a pod set fit no node with certain flavors."""
 
     rule: str
     problem: str
@@ -74,7 +74,7 @@ Fits: TypeAlias = Mapping[tuple[str, ...], Fit | None]
 
 
 def fits_of(parts: Sequence[Part], places: Places) -> list[tuple[Part, Fits]]:
-    """For each part that can be admitted: by choice of flavors, what stands in the way of its pods; None: nothing."""
+    """For each pod set that can be admitted, by combination of flavors, why its pods fit no node; None if they fit."""
     if not places.park.is_known:
         return []
     return [(part, _fits(part, places)) for part in parts if part.assignment.mode is not Mode.NO_FIT]
@@ -87,7 +87,7 @@ def _fits(part: Part, places: Places) -> Fits:
 
 
 def _usable(part: Part, number: int, places: Places) -> list[str]:
-    """The flavors of a group that a part could get; none if it asks for nothing of the group."""
+    """The flavors of a group that a pod set could get; none if it requests no resource of the group."""
     group, snapshot = part.queue.view.groups[number], places.snapshot
     template = part.work.view.pod_sets[part.index].template
     asked = {r: amount * part.assignment.count for r, amount in template.requests if r in group.resources and amount}
@@ -104,14 +104,14 @@ def _usable(part: Part, number: int, places: Places) -> list[str]:
 
 def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
     flavors: list[Flavor] = [places.flavors[name][1] for name in choice]
-    pod = part.work.pod(part.index, flavors, queued=True)  # who asks for machines first is another rule
+    pod = part.work.pod(part.index, flavors, queued=True)  # requested machines are checked by another rule
     matching = [each for each in places.park.machines if any(selects(pod.shape.rules, t) for t in each.templates)]
     open_to = [each for each in matching if _room(pod, each, only_taints=True)]
     if places.park.could_make(pod):
         return None
     if not matching:
-        labels = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "what its affinity wants"
-        fix = "ask for labels that nodes have, or add a pool that has them"
+        labels = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "the labels of its affinity"
+        fix = "select labels that nodes have, or add a pool that has them"
         return Fit("no-such-node", f"no pool or node has {labels}", fix)
     if not open_to:
         taint = _untolerated(pod, matching[0].templates)
@@ -124,7 +124,7 @@ def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
 
 
 def _room(pod: PodView, machines: Machines, *, only_taints: bool = False) -> int:
-    """How many of such pods one of the machines holds; at least one where only labels and taints count."""
+    """How many such pods one of the machines holds; with `only_taints` 1 if labels and taints match."""
     return max((_room_on(pod, template, only_taints) for template in machines.templates), default=0)
 
 
@@ -138,7 +138,7 @@ def _room_on(pod: PodView, node: NodeView, only_taints: bool) -> int:
 
 
 def _untolerated(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
-    """The first taint that keeps the pod away; one without a key if there is none."""
+    """The first taint that repels the pod; an empty one if there is none."""
     for node in nodes:
         for taint in node.taints:
             if taint.effect != "PreferNoSchedule" and not tolerates(pod.tolerations, taint):
@@ -154,8 +154,8 @@ def _too_large_for(pod: PodView, machines: Sequence[Machines]) -> Fit:
         f"{format_amount(r, dict(pod.requests)[r])} {r} of {format_amount(r, node.allocatable.get(r, 0))}"
         for r in short
     )
-    problem = f"one pod asks for more than any node has for pods; on {best.name}: {told}"
-    fix = "ask for less than a node's allocatable, which is less than the machine has, or add a pool of larger machines"
+    problem = f"one pod requests more than any node's allocatable; on {best.name}: {told}"
+    fix = "request less than a node's allocatable, which is less than its capacity, or add a pool of larger machines"
     return Fit("pod-larger-than-node", problem, fix)
 
 
@@ -167,12 +167,12 @@ def _too_many(pod: PodView, count: int, machines: Sequence[Machines]) -> Fit | N
     room = sum(each.most * _room(pod, each) for each in machines)
     if room >= count:
         return None
-    fix = f"run at most {room} pods at once, or let the pools grow to hold {count}"
-    return Fit("too-few-nodes", f"it has {count} pods at once, and {named(machines)} hold at most {room} of them", fix)
+    fix = f"run at most {room} pods in parallel, or let the pools grow to hold {count}"
+    return Fit("too-few-nodes", f"it has {count} parallel pods, and {named(machines)} hold at most {room} of them", fix)
 
 
 class Configuration:
-    """See the module. Nothing of it is ever changed, so that whatever is worked out once may be kept."""
+    """The objects and their indexes. It is immutable, so derived values are cached."""
 
     def __init__(self, manifests: Sequence[Manifest], works: Sequence[Work], *, fair_sharing: bool = False) -> None:
         self.manifests = manifests
@@ -188,23 +188,23 @@ class Configuration:
                 self._last[key_of(manifest.obj)] = manifest
 
     def all(self, kind: str) -> Sequence[Manifest]:
-        """Every version of every object of a kind, as they were written."""
+        """Every version of every object of a kind, in order."""
         return self._by_kind.get(kind, ())
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
-        """An object as it is written last."""
+        """The last version of an object."""
         return self._last.get(Key(kind, namespace, name))
 
     def knows(self, kind: str) -> bool:
-        """Whether there is any object of a kind: then all there are are taken to be written here."""
+        """Whether there is any object of a kind; then the manifests are taken as complete for it."""
         return kind in self._by_kind
 
     def last(self, kind: str) -> list[Manifest]:
-        """The objects of a kind, each as it is written last."""
+        """The last version of each object of a kind."""
         return [manifest for manifest in self.all(kind) if self._is_last(manifest)]
 
     def is_changed_later(self, manifest: Manifest) -> bool:
-        """Whether another version takes its place, on purpose and at another moment."""
+        """Whether a later version is submitted at another instant."""
         last = self._last.get(key_of(manifest.obj), manifest)
         return annotation(last.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -225,7 +225,7 @@ class Configuration:
 
     @cached_property
     def cohorts(self) -> dict[str, tuple[Manifest, CohortView]]:
-        """The Cohorts that have an object, by name."""
+        """The Cohorts with an object, by name."""
         return {m.obj["metadata"]["name"]: (m, cohort_view(m.obj)) for m in self.last(scheme.COHORT)}
 
     @cached_property
@@ -252,7 +252,7 @@ class Configuration:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """Queues, Cohorts and flavors as the scheduler sees them, nothing in use."""
+        """Queues, Cohorts and flavors as the scheduler's snapshot, with no usage."""
         snapshot = Snapshot()
         for _, flavor in self.flavors.values():
             snapshot.put_flavor(flavor)
@@ -264,13 +264,13 @@ class Configuration:
         return snapshot
 
     def cluster_queue_of(self, work: Work) -> ClusterQueue | None:
-        """The ClusterQueue that work waits in, if all on the way there is written here."""
+        """The ClusterQueue of work, if the manifests contain it and the LocalQueue."""
         found = self.local_queues.get(work.view.queue)
         return None if found is None else self.snapshot.queues.get(found[1].cluster_queue)
 
     @cached_property
     def works_by_queue(self) -> dict[str, list[Work]]:
-        """By ClusterQueue, the work that waits in it."""
+        """The work of each ClusterQueue, by its name."""
         found: dict[str, list[Work]] = {name: [] for name in self.queues}
         for work in self.works:
             queue = self.cluster_queue_of(work)
@@ -285,11 +285,11 @@ class Configuration:
 
     @cached_property
     def fits(self) -> list[tuple[Part, Fits]]:
-        """Whether their pods fit nodes."""
+        """Whether the pods of each part fit nodes."""
         return fits_of(self.parts, self)
 
     def queues_with(self, flavor: str) -> list[ClusterQueueView]:
-        """The ClusterQueues that give a flavor."""
+        """The ClusterQueues that use a flavor."""
         return [view for _, view in self.queues.values() if flavor in view.flavors]
 
     # --- machines ---
@@ -300,10 +300,10 @@ class Configuration:
         return Park(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
 
     def makes_pools_for(self, name: str) -> bool:
-        """Whether pools could be made with the labels of a flavor; where no work says how, that is not ruled out.
+        """Whether the autoscaler could create pools with the labels of a flavor; True without work to check.
 
-        But where there are pools with such labels already, none is made for pods that tolerate only what the flavor
-        says, unless that keeps the pods of others away.
+        If pools with such labels exist, none is created for pods that tolerate only the flavor's own taints, unless
+        these repel other pods.
         """
         known = self._makes_pools_for.get(name)
         if known is None:
@@ -314,7 +314,7 @@ class Configuration:
         return known
 
     def users_of(self, flavor: str) -> list[tuple[Work, int]]:
-        """The pod sets that may get a flavor, as far as taints and labels go, by work and index."""
+        """The pod sets that may get a flavor by taints and labels, by work and index."""
         known = self._users_of.get(flavor)
         if known is None:
             view = self.flavors[flavor][1]
@@ -330,17 +330,17 @@ class Configuration:
     # --- admission checks ---
 
     def provisions(self, queue: ClusterQueueView, flavor: str) -> bool:
-        """Whether capacity for a flavor is asked for before a Workload is admitted."""
+        """Whether an AdmissionCheck requests capacity for a flavor before admission."""
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
         return any(c and c.obj["spec"].get("controllerName") == PROVISIONING for c in checks)
 
 
 def _separates(flavor: Flavor) -> bool:
-    """Whether for each label of a user's own the flavor has a taint of that key, as made pools want it."""
+    """Whether the flavor has a taint for each of its non-system labels, as auto-created pools require."""
     keys = [taint.key for taint in flavor.taints]
     return all(is_system_label(key) or key in keys for key in flavor.labels)
 
 
-#: The controller of checks that ask for capacity.
+#: The controller of capacity checks.
 PROVISIONING = "kueue.x-k8s.io/provisioning-request"

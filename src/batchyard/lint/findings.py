@@ -1,4 +1,4 @@
-"""What a rule finds: where, what is wrong and what comes of it, and what to do."""
+"""Findings: place, problem, consequence and fix; rules; and the pod sets that rules check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,35 +17,35 @@ from batchyard.scheduling.snapshot import Snapshot
 if TYPE_CHECKING:
     from batchyard.lint.configuration import Configuration
 
-#: Where a rule is described.
+#: The document that describes the rules.
 DOCUMENT: Final = "docs/lint.md"
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
-    #: Something that is written here can never work.
+    #: The configuration can never work.
     ERROR = "error"
-    #: It works otherwise than it says, or only as long as a condition holds.
+    #: It behaves differently than written, or works only under a condition.
     WARNING = "warning"
-    #: It does nothing, or is worth knowing.
+    #: It has no effect, or is worth knowing.
     NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something wrong with one object, as a rule finds it."""
+    """A problem of one object, as a rule returns it."""
 
     manifest: Manifest
     #: The field, such as `spec.resourceGroups[0]`; '' for the object as a whole.
     path: str
-    #: What is wrong, and what comes of it.
+    #: The problem and its consequence.
     problem: str
-    #: What would be right.
+    #: The fix.
     fix: str
-    #: The same as merge patches (RFC 7386) of objects, where they are known.
+    #: The fix as merge patches (RFC 7386) of objects, if known.
     patches: Sequence[tuple[Manifest, Mapping[str, Any]]] = ()
-    #: None: that of the rule.
+    #: None: the severity of the rule.
     severity: Severity | None = None
 
 
@@ -54,23 +54,23 @@ Check = Callable[["Configuration"], Iterator[Found]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `check` is None where it is found while documents are read."""
+    """One rule. `check` is None for rules that are checked while documents are read."""
 
     name: str
     severity: Severity
-    #: What it is about, in a few words.
+    #: A short description.
     about: str
     check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, as users are told."""
+    """A problem in a report, with its rule and place."""
 
     rule: str
     severity: Severity
     source: str
-    #: Counted from 1; 0 for the file as a whole.
+    #: From 1; 0 for the whole file.
     document: int
     kind: str
     namespace: str
@@ -78,19 +78,19 @@ class Finding:
     path: str
     problem: str
     fix: str
-    #: Merge patches that mend it, each with the name of its object.
+    #: Merge patches that fix it, each with the name of its object.
     patches: Sequence[Mapping[str, Any]] = ()
-    #: Counted from 1; 0 if it is not known.
+    #: From 1; 0 if unknown.
     line: int = 0
 
     @property
     def link(self) -> str:
-        """Where the rule is described."""
+        """The link to the rule's description."""
         return f"{DOCUMENT}#{self.rule}"
 
 
 def finding_of(rule: Rule, found: Found) -> Finding:
-    """What a rule found, with the rule's name."""
+    """The finding for a rule's result."""
     manifest = found.manifest
     metadata = manifest.obj["metadata"]
     return Finding(
@@ -109,7 +109,7 @@ def finding_of(rule: Rule, found: Found) -> Finding:
 
 
 def _addressed(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A patch with what says whose it is, so that it can be applied as it stands."""
+    """A patch with the kind and name of its object, so that it can be applied directly."""
     own = obj["metadata"]
     who = {field: own[field] for field in ("name", "namespace") if field in own}
     metadata = {**who, **(patch.get("metadata") or {})}
@@ -118,12 +118,12 @@ def _addressed(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- parts ---
 #
-# The pod sets of queued work, each with what the scheduler's own search finds for it alone, nothing being in use.
+# The pod sets of queued work, each with the result of the scheduler's flavor search for it alone in an idle cluster.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One of them."""
+    """A pod set, with its queue and flavor assignment."""
 
     work: Work
     index: int
@@ -132,12 +132,12 @@ class Part:
 
     @property
     def path(self) -> str:
-        """Where its pod spec is written."""
+        """The path of its pod spec."""
         return f"{self.work.paths[self.index]}.spec"
 
     @property
     def who(self) -> str:
-        """As messages call it."""
+        """Its name in messages."""
         sets = self.work.view.pod_sets
         return "it" if len(sets) == 1 else f"pod set {sets[self.index].name}"
 
@@ -145,7 +145,7 @@ class Part:
 def parts_of(
     works: Sequence[Work], queue_of: Callable[[Work], ClusterQueue | None], snapshot: Snapshot
 ) -> Iterator[Part]:
-    """All whose ClusterQueue is known; as few pods are asked for as the work can do with."""
+    """The pod sets whose ClusterQueue is known, each with its minimum count."""
     for work in works:
         queue = queue_of(work)
         if queue is None:

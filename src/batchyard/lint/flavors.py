@@ -1,4 +1,4 @@
-"""Flavors that nobody gets, and flavors whose nodes keep away the pods that get them."""
+"""Rules on flavors without use, quota or nodes, on taints, and on misplaced labels."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -14,22 +14,22 @@ from batchyard.lint.machines import Machines, named
 from batchyard.lint.workloads import Work
 from batchyard.placement.node_filters import tolerates
 
-#: Pods that ask for these tolerate the taints of that name without saying so.
+#: Taints of these keys are tolerated automatically by pods that request the resource.
 _TOLERATED_ANYWAY: Final = (well_known.GPU, well_known.TPU)
 _HARD: Final = ("NoSchedule", "NoExecute")
 
 
 def unused_flavor(config: Configuration) -> Iterator[Found]:
-    """Flavors that no queue gives."""
+    """Flavors that no queue uses."""
     used = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used:
-            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: nobody ever gets it"
-            yield Found(manifest, "metadata.name", problem, "give a queue quota of it, or drop it")
+            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: it is never assigned"
+            yield Found(manifest, "metadata.name", problem, "give a queue quota of it, or remove it")
 
 
 def flavor_without_nodes(config: Configuration) -> Iterator[Found]:
-    """Flavors that no machine bears the labels of."""
+    """Flavors whose labels no node has."""
     if not config.park.is_known:
         return
     for name, (manifest, flavor) in config.flavors.items():
@@ -39,12 +39,12 @@ def flavor_without_nodes(config: Configuration) -> Iterator[Found]:
         if not any(holders_of(config, name, resource) for resource in _resources(queues)):
             continue
         labels = ", ".join(f"{key}={value}" for key, value in flavor.labels.items())
-        problem = f"no pool or node has the labels {labels}: whoever is admitted in flavor {name} stays Pending"
+        problem = f"no pool or node has the labels {labels}: work that is admitted in flavor {name} stays Pending"
         yield Found(manifest, "spec.nodeLabels", problem, _nearest_labels(config, flavor))
 
 
 def flavor_without_quota(config: Configuration) -> Iterator[Found]:
-    """Flavors of which a queue can never have anything, because nobody in its cohort has."""
+    """Flavors of a queue without quota in its whole cohort."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         potential = snapshot.queues[name].node.potential
@@ -52,29 +52,29 @@ def flavor_without_quota(config: Configuration) -> Iterator[Found]:
             for index, flavor in enumerate(group.flavors):
                 none = [r for r in group.resources if potential[snapshot.id_of(flavor, r)] <= 0]
                 if none:
-                    there = "in its whole cohort" if view.cohort else "here, and the queue is in no cohort"
-                    problem = f"there is no quota of {', '.join(none)} in flavor {flavor} {there}: nobody ever gets it"
-                    fix = "give it a nominalQuota, or drop the flavor from the queue"
+                    there = "in its whole cohort" if view.cohort else "here, and the queue has no cohort"
+                    problem = f"no quota of {', '.join(none)} in flavor {flavor} {there}: it is never assigned"
+                    fix = "give it a nominalQuota, or remove the flavor from the queue"
                     yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{index}]", problem, fix)
 
 
 def shadowed_flavor(config: Configuration) -> Iterator[Found]:
-    """Flavors behind another that has quota for all the work there is."""
+    """Flavors after another that has quota for all existing work."""
     for name, (manifest, view) in config.queues.items():
         for number, group in enumerate(view.groups):
             taker = next((f for f in group.flavors[:-1] if _takes_all(config, view, f)), None)
             if taker is not None:
                 rest = group.flavors[group.flavors.index(taker) + 1 :]
                 problem = (
-                    f"flavor {taker} comes first and has quota for all jobs written here for {name}:"
-                    f" they never get to {', '.join(rest)}"
+                    f"flavor {taker} comes first and has quota for all jobs in these files for {name}:"
+                    f" they never use {', '.join(rest)}"
                 )
-                fix = "put the flavor to be filled first in front, and give it the quota its nodes have"
+                fix = "put the preferred flavor first, with the quota of its nodes"
                 yield Found(manifest, f"spec.resourceGroups[{number}].flavors", problem, fix)
 
 
 def untolerated_flavor(config: Configuration) -> Iterator[Found]:
-    """Flavors with taints that neither they nor any job in their queues tolerate."""
+    """Flavors with taints that neither the flavor nor any job in its queues tolerates."""
     for name, (manifest, flavor) in config.flavors.items():
         works = [work for queue in config.queues_with(name) for work in config.works_by_queue[queue.name]]
         templates = [pod_set.template for work in works for pod_set in work.view.pod_sets]
@@ -86,7 +86,7 @@ def untolerated_flavor(config: Configuration) -> Iterator[Found]:
                 problem = (
                     f"none of the {len(works)} jobs in its queues tolerates {shown}: flavor {name} is skipped for all"
                 )
-                fix = "put the toleration into spec.tolerations of the flavor, or into the pod templates"
+                fix = "add the toleration to spec.tolerations of the flavor, or into the pod templates"
                 toleration = {field: value for field, value in taint._asdict().items() if value}
                 old = (manifest.obj.get("spec") or {}).get("tolerations") or []
                 patches = [(manifest, {"spec": {"tolerations": [*old, toleration]}})]
@@ -94,7 +94,7 @@ def untolerated_flavor(config: Configuration) -> Iterator[Found]:
 
 
 def undeclared_taint(config: Configuration) -> Iterator[Found]:
-    """Taints of all nodes of a flavor that the flavor says nothing of."""
+    """Taints of all nodes of a flavor that the flavor does not declare."""
     for name, (manifest, flavor) in config.flavors.items():
         machines = config.park.of(flavor) if flavor.labels else []
         if not machines or config.makes_pools_for(name):
@@ -107,7 +107,7 @@ def undeclared_taint(config: Configuration) -> Iterator[Found]:
                     f" {_shown(taint)}, which the flavor does not: jobs that do not tolerate it are admitted to it,"
                     " and their pods stay Pending"
                 )
-                fix = "put the taint into spec.nodeTaints, or a toleration into spec.tolerations"
+                fix = "add the taint to spec.nodeTaints, or a toleration to spec.tolerations"
                 old = (manifest.obj.get("spec") or {}).get("nodeTaints") or []
                 added = {field: value for field, value in taint._asdict().items() if value}
                 patches = [(manifest, {"spec": {"nodeTaints": [*old, added]}})]
@@ -126,7 +126,7 @@ def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint)
 
 
 def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Whether the queue's own quota of a flavor holds all of its jobs at once."""
+    """Whether the queue's own quota of a flavor holds all of its jobs together."""
     works = dict.fromkeys(config.works_by_queue[view.name])
     users = (
         [(work, index) for work, index in config.users_of(flavor) if work in works] if flavor in config.flavors else []
@@ -142,13 +142,13 @@ def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bo
 
 
 def _taints(machines: Machines) -> list[Taint]:
-    """The taints that keep pods away and that all of its nodes have."""
+    """The NoSchedule and NoExecute taints that all nodes have."""
     first, *others = machines.templates
     return [t for t in first.taints if t.effect in _HARD and all(t in other.taints for other in others)]
 
 
 def _nearest_labels(config: Configuration, flavor: Flavor) -> str:
-    """Which machines come nearest, and what they have instead."""
+    """A fix that names the most similar machines and their different labels."""
     templates = [(machines.name, machines.templates[0].labels) for machines in config.park.machines]
     if not templates:
         return "add a pool with these labels"
@@ -157,7 +157,7 @@ def _nearest_labels(config: Configuration, flavor: Flavor) -> str:
     if not count:
         return "add a pool with these labels, or use labels that nodes have"
     other = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
-    return f"add a pool with these labels; {name} comes nearest, with {', '.join(other)}"
+    return f"add a pool with these labels; {name} is most similar, with {', '.join(other)}"
 
 
 def _resources(queues: list[ClusterQueueView]) -> list[str]:
@@ -170,14 +170,14 @@ def _shown(taint: Taint) -> str:
 
 # --- labels ---
 #
-# Labels and annotations that say how work is queued, at places where nobody reads them.
+# Queue labels and annotations in places where they have no effect.
 #
 # Sources: Kueue's reference of labels and annotations, and its pkg/controller/jobframework (QueueName,
 # WorkloadPriorityClassName), which read the labels of the job itself.
 
 
 _PREFIX: Final = "kueue.x-k8s.io/"
-#: All that Kueue reads or writes on jobs, pods and Workloads, without the prefix.
+#: All keys that Kueue reads or writes on jobs, pods and Workloads, without the prefix.
 _KEYS: Final = (
     "admission-gated-by",
     "cluster-queue-name",
@@ -227,43 +227,43 @@ _ON_JOBS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 
 def queue_name_not_a_label(config: Configuration) -> Iterator[Found]:
-    """A queue that is named where nobody looks: as an annotation, or in a pod template."""
+    """A queue name in an annotation or a pod template, where it has no effect."""
     for work in config.works:
         if work.is_job and not work.queue:
             for path, name in _elsewhere(work, well_known.QUEUE_NAME):
-                problem = f"the queue {name} is named here, where it is not read: {_unmanaged(work)}"
+                problem = f"the queue name {name} has no effect here: {_unmanaged(work)}"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
                 yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(well_known.QUEUE_NAME, name))])
 
 
 def misplaced_label(config: Configuration) -> Iterator[Found]:
-    """A priority or a time limit that is given where nobody looks."""
+    """A priority class or time limit in a place where it has no effect."""
     for work in config.works:
         for key in _ON_JOBS if work.is_job else ():
             if key in (work.obj["metadata"].get("labels") or {}):
                 continue
             for path, value in _elsewhere(work, key):
                 lost = (
-                    "the class of the pods counts, or none" if key == well_known.PRIORITY_CLASS else "nothing ends it"
+                    "the class of the pods counts, or none" if key == well_known.PRIORITY_CLASS else "it has no limit"
                 )
-                problem = f"{key}: {value} is not read here: {lost}"
+                problem = f"{key}: {value} has no effect here: {lost}"
                 fix = f"set it in metadata.labels of the {work.obj['kind']}"
                 yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(key, value))])
 
 
 def unknown_kueue_key(config: Configuration) -> Iterator[Found]:
-    """Keys of Kueue that Kueue does not have."""
+    """Keys with Kueue's prefix that Kueue does not define."""
     for work in config.works:
         for path, keys in _places(work):
             for key in keys:
                 if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KEYS:
                     close = nearest(key.removeprefix(_PREFIX), _KEYS)
-                    fix = f"did you mean {_PREFIX}{close}?" if close else "leave it out"
-                    yield Found(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it does nothing", fix)
+                    fix = f"did you mean {_PREFIX}{close}?" if close else "remove it"
+                    yield Found(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it has no effect", fix)
 
 
 def job_without_queue(config: Configuration) -> Iterator[Found]:
-    """Jobs that name no queue, where others queue."""
+    """Jobs without a queue in a namespace that has LocalQueues."""
     for work in config.works:
         if not work.is_job or work.queue or any(_elsewhere(work, well_known.QUEUE_NAME)):
             continue
@@ -277,30 +277,30 @@ def job_without_queue(config: Configuration) -> Iterator[Found]:
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[Found]:
-    """Namespaces that a queue is meant for, without a LocalQueue in them."""
+    """Namespaces with queued work but without a LocalQueue."""
     for manifest in config.last(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
         works = [work for work in config.works if work.namespace == name]
         if works and config.knows(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
-            problem = f"namespace {name} has no LocalQueue: its {len(works)} jobs run beside all quota, or never"
-            fix = "make a LocalQueue there that names the ClusterQueue"
+            problem = f"namespace {name} has no LocalQueue: its {len(works)} jobs run outside of quota, or never"
+            fix = "create a LocalQueue for the ClusterQueue there"
             yield Found(manifest, "metadata.name", problem, fix)
 
 
 def not_suspended(config: Configuration) -> Iterator[Found]:
-    """Jobs that say they run at once, though a queue decides that."""
+    """Queued JobSets with suspend: false."""
     for work in config.works:
         if work.queue and work.obj["kind"] == "JobSet" and work.obj["spec"].get("suspend") is False:
-            problem = "it says suspend: false, and has a queue, which suspends it until it is admitted"
-            fix = "write suspend: true, or leave the field out where no webhook of Kueue can be missing"
+            problem = "suspend is false, but its queue suspends it until it is admitted"
+            fix = "set suspend: true, or remove the field if Kueue's webhooks always run"
             patches = [(work.manifest, {"spec": {"suspend": True}})]
             yield Found(work.manifest, "spec.suspend", problem, fix, patches)
 
 
 def _unmanaged(work: Work) -> str:
     if work.obj["spec"].get("suspend") is True:
-        return "no queue manages it, and it stays suspended for ever"
-    return "no queue manages it, and its pods start at once, beside all quota"
+        return "no queue manages it, and it stays suspended forever"
+    return "no queue manages it, and its pods start immediately, outside of quota"
 
 
 def _moved(key: str, value: str) -> Mapping[str, object]:
@@ -308,14 +308,14 @@ def _moved(key: str, value: str) -> Mapping[str, object]:
 
 
 def _elsewhere(work: Work, key: str) -> Iterator[tuple[str, str]]:
-    """Where a key is that belongs into the labels of the job: path and value."""
+    """The places of a key outside of the job's labels: path and value."""
     for path, mapping in _places(work):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
 def _places(work: Work) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Labels and annotations of the job, of its Jobs if it is a JobSet, and of its pods."""
+    """Labels and annotations of the job, of a JobSet's Jobs, and of the pods."""
     yield from _of_metadata("metadata", work.obj["metadata"])
     for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated["template"].get("metadata") or {}

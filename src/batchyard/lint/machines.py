@@ -1,4 +1,4 @@
-"""The machines there can be: those of pools up to their largest size, nodes as they are, pools that could be made."""
+"""The possible machines: pools at their maximum size, existing nodes, and pools that the autoscaler could create."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from batchyard.cloud.catalog.pools import zones_of
 from batchyard.cloud.node_requirements import Needs
 
 _NAMED_MAX: Final = 3
-#: Of what begins so a taint is gone again some time.
+#: Prefixes of temporary taints.
 _PASSING: Final = (
     *("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"),
     *(well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE),
@@ -32,28 +32,28 @@ class Machines:
     name: str
     manifest: Manifest
     path: str
-    #: As they would be: one for each zone.
+    #: Node templates, one per zone.
     templates: tuple[NodeView, ...]
-    #: So many there are at most.
+    #: The maximum number.
     most: int
-    #: Whether an autoscaler says how many.
+    #: Whether an autoscaler sets the number.
     grows: bool
-    #: On which terms they are had: standard, spot, queued, flex-start.
+    #: The provisioning terms: standard, spot, queued, flex-start.
     terms: str
-    #: How many come and go as one.
+    #: The number of machines that are created and deleted together.
     hosts: int
 
     def selected_by(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels are theirs."""
+        """Whether they have these labels."""
         return any(labels.items() <= template.labels.items() for template in self.templates)
 
     def amount(self, resource: str) -> int:
-        """What pods may have of all of them."""
+        """The total allocatable amount."""
         return self.most * max(template.allocatable.get(resource, 0) for template in self.templates)
 
 
 class Park:
-    """All machines that manifests speak of."""
+    """All machines of a set of manifests."""
 
     def __init__(self, clusters: Sequence[Manifest], pools: Sequence[Manifest], nodes: Sequence[Manifest]) -> None:
         self.cluster: Obj | None = clusters[0].obj if clusters else None
@@ -67,7 +67,7 @@ class Park:
 
     @property
     def is_known(self) -> bool:
-        """Whether manifests say anything of machines."""
+        """Whether the manifests describe machines."""
         return self.cluster is not None or bool(self.machines)
 
     @property
@@ -76,17 +76,17 @@ class Park:
         return [machines for machines in self.machines if machines.path]
 
     def of(self, flavor: Flavor) -> list[Machines]:
-        """Those that the labels of a flavor select."""
+        """The machines that a flavor's labels select."""
         return [machines for machines in self.machines if machines.selected_by(flavor.labels)]
 
     def could_make(self, pod: PodView) -> bool:
-        """Whether a pool could be made for a pod."""
+        """Whether the autoscaler could create a pool for a pod."""
         if self.cluster is None or not self.makes_pools:
             return False
         return isinstance(PoolMaker(self.cluster, self._limits, ()).needs(pod), Needs)
 
     def could_be_made(self, resource: str, labels: Mapping[str, str]) -> int:
-        """How much of a resource pools can bring that are made for pods which ask for these labels."""
+        """The amount of a resource in pools that could be created for pods which select these labels."""
         if not self.makes_pools:
             return 0
         if resource in {"cpu", "memory"}:
@@ -98,12 +98,12 @@ class Park:
 
 
 def _has(resource: str, accelerator: str) -> bool:
-    """Whether accelerators of a type are asked for by that resource."""
+    """Whether pods request accelerators of a type by this resource."""
     return resource == (well_known.TPU if accelerator.startswith("tpu") else well_known.GPU)
 
 
 def _of_pools(cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]) -> Iterator[Machines]:
-    """Pools of the Cluster, of all its versions, and pools of their own; the last of a name counts."""
+    """Pools of all versions of the Cluster, and NodePool objects; the last of a name counts."""
     if cluster is None:
         return
     rows: dict[str, tuple[Manifest, str, Obj]] = {}
@@ -132,7 +132,7 @@ def _machines(pool: Obj, cluster: Obj, manifest: Manifest, path: str) -> Machine
 
 
 def _most(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
-    """How many machines a pool has at most: no more than its reservation, if it lives on one."""
+    """The maximum number of machines of a pool, limited by its reservation."""
     if groups[0].is_autoscaled:
         most = min(sum(group.size.most for group in groups), groups[0].total.most)
     else:
@@ -143,18 +143,18 @@ def _most(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
 
 
 def named(machines: Sequence[Machines]) -> str:
-    """The first of their names, and how many more."""
+    """The first names, and the number of the others."""
     names = [each.name for each in machines]
     return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
 
 
 def _of_node(manifest: Manifest) -> Machines:
-    """A node as it is meant to be: without what Kubernetes and the autoscaler say by taints of how it is just now."""
+    """A node without its temporary taints."""
     view = node_view(manifest.obj)
     view = replace(view, taints=tuple(taint for taint in view.taints if not taint.key.startswith(_PASSING)))
     terms = "spot" if view.labels.get(well_known.SPOT) == "true" else "standard"
     return Machines(view.name, manifest, "", (view,), 1, grows=False, terms=terms, hosts=1)
 
 
-#: The kinds that say what machines there are.
+#: The kinds that describe machines.
 KINDS = (scheme.CLUSTER, scheme.NODE_POOL, scheme.NODE)

@@ -1,4 +1,4 @@
-"""Policies of preemption and sharing that do nothing, do otherwise than they say, or never come to rest."""
+"""Rules on preemption and sharing policies: those without effect, contradictions, and endless loops."""
 
 from collections.abc import Container, Iterator, Mapping
 from itertools import combinations
@@ -15,10 +15,10 @@ from batchyard.scheduling.granular_mode import Mode
 
 
 def preemption_loop(config: Configuration) -> Iterator[Found]:
-    """Work that preempts others as long as it is small, and comes behind them once it may be large.
+    """Work that preempts others while it is small, and yields to them once it may be large.
 
-    With fewer pods it stays within the quota of its queue, and may reclaim that. Once the quota is free all of its pods
-    would fit, which borrows: so whoever was preempted, and borrows too, comes first and takes the quota back.
+    With fewer pods it stays within the quota of its queue, and may reclaim that quota. Once the quota is free, all
+    its pods would fit by borrowing. The preempted work, which borrows too, then comes first and takes the quota back.
     """
     for part in config.parts:
         policy = part.queue.view.preemption.reclaim_within_cohort
@@ -29,15 +29,15 @@ def preemption_loop(config: Configuration) -> Iterator[Found]:
             view = part.queue.view
             problem = (
                 f"with fewer pods {part.who} reclaims quota from {rival.view.key}, with all of them it borrows and"
-                " comes behind it: the two can take the quota from each other for ever"
+                " comes after it: the two can take the quota from each other forever"
             )
-            fix = f"leave out the smaller count, or give {view.name} the quota for all pods"
+            fix = f"remove the smaller count, or give {view.name} the quota for all pods"
             fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
             yield Found(part.work.manifest, part.path, problem, fix)
 
 
 def _only_whole_is_too_large(part: Part) -> frozenset[int]:
-    """The flavor-resources of which all pods would borrow, if the fewest that will do stay within the queue's quota."""
+    """The flavor-resources that all pods would borrow although the minimum count fits the queue's quota."""
     pod_set, node = part.work.view.pod_sets[part.index], part.queue.node
     least = pod_set.min_count
     usage = dict(part.assignment.pick.usage)
@@ -47,7 +47,7 @@ def _only_whole_is_too_large(part: Part) -> frozenset[int]:
 
 
 def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work | None:
-    """Work in another queue of the tree that uses the same; without fair sharing one of no lower priority."""
+    """Work of another queue in the tree with the same usage; without fair sharing one of no lower priority."""
     for other in config.parts:
         if other.queue is part.queue or other.queue.node.path[0] is not part.queue.node.path[0]:
             continue
@@ -58,7 +58,7 @@ def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[Found]:
-    """Work that Kueue puts before other work, and kube-scheduler behind it."""
+    """Work whose WorkloadPriorityClass and PriorityClass order it differently."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
     for name, works in config.works_by_queue.items():
         ranked = {_pair(work, classes): work for work in works}
@@ -67,48 +67,50 @@ def contradicting_priorities(config: Configuration) -> Iterator[Found]:
                 first, second = ranked[queue_a, pod_a], ranked[queue_b, pod_b]
                 first, second = (first, second) if queue_a > queue_b else (second, first)
                 problem = (
-                    f"in ClusterQueue {name} it comes before {second.view.key}, and on nodes its pods come behind:"
-                    " where nodes are short, kube-scheduler gives them to whom the queue would preempt"
+                    f"in ClusterQueue {name} it comes before {second.view.key}, but on nodes its pods come after that:"
+                    " if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
                 )
-                fix = "let the WorkloadPriorityClass and the PriorityClass of its pods put them in the same order"
+                fix = "make the WorkloadPriorityClass and the PriorityClass of its pods order them equally"
                 yield Found(first.manifest, f"{first.paths[0]}.spec.priorityClassName", problem, fix)
                 break
 
 
 def zero_weight(config: Configuration) -> Iterator[Found]:
-    """Queues and Cohorts that never get anything beyond their own while others want it."""
+    """Queues and Cohorts that get nothing beyond their own quota under contention."""
     for manifest, weight in [
         *((manifest, view.weight) for manifest, view in config.queue_versions),
         *((manifest, view.weight) for manifest, view in config.cohorts.values()),
     ]:
         if weight == 0:
-            problem = "a fair sharing weight of 0 makes its share infinite: it borrows only what nobody else wants"
-            fix = "give it a weight above 0, unless that is meant"
+            problem = (
+                "a fair sharing weight of 0 makes its share infinite: it borrows only what no other queue requests"
+            )
+            fix = "set a weight above 0, unless this is intended"
             yield Found(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight("1"))])
 
 
 def borrowing_ignored(config: Configuration) -> Iterator[Found]:
-    """Preemption while borrowing, which fair sharing does not know."""
+    """ClusterQueues with borrowWithinCohort, which fair sharing ignores."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
-            problem = "borrowWithinCohort does nothing under fair sharing: shares decide who is preempted"
-            fix = "leave it out, or turn fair sharing off"
+            problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"
+            fix = "remove it, or turn fair sharing off"
             patches = [(manifest, {"spec": {"preemption": {"borrowWithinCohort": None}}})]
             yield Found(manifest, "spec.preemption.borrowWithinCohort", problem, fix, patches)
 
 
 def reclaim_without_cohort(config: Configuration) -> Iterator[Found]:
-    """Queues that reclaim from a cohort in which nobody else is."""
+    """Queues with reclaimWithinCohort that are alone in their cohort, or in none."""
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _neighbours(config, view):
-            where = f"nobody else is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
-            problem = f"reclaimWithinCohort does nothing: {where}, so there is nobody to reclaim from"
-            fix = "name a cohortName that others share, or leave it out"
+            where = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
+            problem = f"reclaimWithinCohort has no effect: {where}, so no quota can be reclaimed"
+            fix = "set a cohortName that others share, or remove it"
             yield Found(manifest, "spec.preemption.reclaimWithinCohort", problem, fix)
 
 
 def borrowing_without_lender(config: Configuration) -> Iterator[Found]:
-    """Flavors that a queue counts on borrowing, of which nobody else in the cohort has anything."""
+    """Flavors with a borrowingLimit of which no other member of the cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         node = snapshot.queues[name].node
@@ -118,15 +120,15 @@ def borrowing_without_lender(config: Configuration) -> Iterator[Found]:
                 if quota.borrowing_limit and node.parent and 0 < node.potential[fr] <= node.subtree[fr]:
                     at = group.flavors.index(quota.flavor)
                     problem = (
-                        f"nobody in cohort {view.cohort} lends {quota.resource} of flavor {quota.flavor}:"
-                        " its borrowingLimit does nothing"
+                        f"no member of cohort {view.cohort} lends {quota.resource} of flavor {quota.flavor}:"
+                        " its borrowingLimit has no effect"
                     )
-                    fix = "give others or the Cohort quota of it that they lend, or raise the nominalQuota"
+                    fix = "give other members or the Cohort quota to lend, or raise the nominalQuota"
                     yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
 
 
 def nothing_lent(config: Configuration) -> Iterator[Found]:
-    """Cohorts in which everybody keeps everything."""
+    """Cohorts whose members all lend nothing."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         children = list(cohort.children.values())
@@ -135,14 +137,14 @@ def nothing_lent(config: Configuration) -> Iterator[Found]:
             manifest = _first_member(config, name)
             if manifest is not None:
                 problem = (
-                    f"every member of cohort {name} has a lendingLimit of 0: nobody can borrow, and it does nothing"
+                    f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow, so it has no effect"
                 )
-                fix = "raise the lendingLimits, or leave the cohort out"
+                fix = "raise the lendingLimits, or remove the cohort"
                 yield Found(manifest, "spec.cohortName", problem, fix)
 
 
 def priority_without_preemption(config: Configuration) -> Iterator[Found]:
-    """Queues in which the pods of some may preempt those of others, but quota lets only one of them in."""
+    """Queues whose pods could preempt each other, but whose quota admits only one of the jobs."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
         if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
@@ -154,7 +156,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[Found]:
         if _holds_one_only(config, view, low, high):
             problem = (
                 f"the quota holds {low.view.key} or {high.view.key}, not both, and withinClusterQueue is Never: the one"
-                " of higher priority waits until the other ends, and its pods, which could preempt, are never made"
+                " of higher priority waits until the other ends, and its pods, which could preempt, are never created"
             )
             fix = "set withinClusterQueue to LowerPriority, or give quota for both, so that kube-scheduler can decide"
             patches = [(manifest, {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}})]
@@ -162,7 +164,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[Found]:
 
 
 def _holds_one_only(config: Configuration, view: ClusterQueueView, one: Work, other: Work) -> bool:
-    """Whether each fits the queue with nothing in use, and both together do not."""
+    """Whether each fits the idle queue, but both together do not."""
     parts = [part for part in config.parts if part.queue.name == view.name and part.work in (one, other)]
     if not all(part.assignment.mode is Mode.FIT for part in parts):
         return False
@@ -175,7 +177,7 @@ def _holds_one_only(config: Configuration, view: ClusterQueueView, one: Work, ot
 
 
 def _may_preempt(work: Work, classes: Mapping[str, Obj]) -> bool:
-    """Whether its pods are of a class that preempts."""
+    """Whether its pods have a PriorityClass that preempts."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in work.templates]
     found = [classes[name] for name in names if name in classes]
     return bool(found) and all(each.get("preemptionPolicy") != "Never" for each in found)
@@ -189,7 +191,7 @@ def _pair(work: Work, classes: Mapping[str, Obj]) -> tuple[int, int]:
 
 
 def _neighbours(config: Configuration, view: ClusterQueueView) -> bool:
-    """Whether anybody else is in its tree."""
+    """Whether its cohort tree has other queues or quota."""
     if not view.cohort:
         return False
     cohort = config.snapshot.cohorts.get(view.cohort)

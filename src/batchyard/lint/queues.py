@@ -1,4 +1,4 @@
-"""Queues that nobody can use, that admit nothing, or in which one waits behind another for no good reason."""
+"""Rules on queues: unusable or stopped queues, blocking heads, and work that can never be admitted."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,16 +17,16 @@ from batchyard.scheduling.limit_ranges import out_of_bounds, summed_up
 from batchyard.scheduling.messages import TooLarge
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-#: Nobody means to have less memory than this, and MiB forgotten look like it.
+#: A memory quota below this is implausible, and usually lacks its unit, such as Mi.
 _LITTLE_MEMORY: Final = 1 << 20
 
 
 def null_namespace_selector(config: Configuration) -> Iterator[Found]:
-    """A ClusterQueue that selects no namespace at all."""
+    """ClusterQueues that select no namespace."""
     for manifest, view in config.queue_versions:
         if view.namespaces is None:
-            problem = "there is no namespaceSelector, which selects no namespace: nothing is ever admitted here"
-            fix = "write `namespaceSelector: {}` for all namespaces, or labels of those that may use the queue"
+            problem = "namespaceSelector is missing, which selects no namespace: no Workload is ever admitted here"
+            fix = "set `namespaceSelector: {}` for all namespaces, or the labels of those that may use the queue"
             every: dict[str, Any] = {}
             patches = [(manifest, {"spec": {"namespaceSelector": every}})]
             yield Found(manifest, "spec.namespaceSelector", problem, fix, patches)
@@ -42,19 +42,19 @@ def namespace_not_selected(config: Configuration) -> Iterator[Found]:
         found = config.find(scheme.NAMESPACE, namespace)
         asked = {requirement.key for requirement in queue[1].namespaces.requirements}
         if found is None and asked - {_NAME_LABEL}:
-            continue  # its labels are not known
+            continue  # its labels are unknown
         labels = {_NAME_LABEL: namespace, **((found.obj["metadata"].get("labels") or {}) if found else {})}
         if not queue[1].namespaces.matches(labels):
             problem = (
                 f"ClusterQueue {view.cluster_queue} does not select namespace {namespace}:"
-                " what is queued here waits for ever"
+                " work in this queue waits forever"
             )
-            fix = f"label the namespace as {view.cluster_queue} wants it, or let its namespaceSelector select it"
+            fix = f"give the namespace the labels that {view.cluster_queue} selects, or extend its namespaceSelector"
             yield Found(manifest, "metadata.namespace", problem, fix)
 
 
 def queue_stopped(config: Configuration) -> Iterator[Found]:
-    """Queues that are stopped while work is written for them."""
+    """Stopped queues for which the manifests contain work."""
     for name, (manifest, view) in config.queues.items():
         works = config.works_by_queue[name]
         if view.stop_policy != "None" and works:
@@ -69,16 +69,16 @@ def queue_stopped(config: Configuration) -> Iterator[Found]:
 
 
 def queue_without_local_queue(config: Configuration) -> Iterator[Found]:
-    """ClusterQueues that no LocalQueue leads to."""
+    """ClusterQueues without a LocalQueue."""
     used = {view.cluster_queue: None for _, view in config.local_queues.values()}
     for name, (manifest, _) in config.queues.items():
         if name not in used:
-            problem = f"no LocalQueue among these files leads to ClusterQueue {name}: nobody can queue here"
-            yield Found(manifest, "metadata.name", problem, "make a LocalQueue in each namespace that may use it")
+            problem = f"no LocalQueue in these files refers to ClusterQueue {name}: no work can be queued here"
+            yield Found(manifest, "metadata.name", problem, "create a LocalQueue in each namespace that may use it")
 
 
 def strict_fifo_blocking(config: Configuration) -> Iterator[Found]:
-    """Queues in which the first in line keeps back others that could start."""
+    """StrictFIFO queues whose head can block others that could start."""
     for name, (manifest, view) in config.queues.items():
         if not view.strict_fifo:
             continue
@@ -87,36 +87,36 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[Found]:
         if len(shapes) > 1:
             large, small = _extremes(list(shapes.values()))
             problem = (
-                f"the queue is StrictFIFO, and what waits in it is not alike: while {large} is first in line and"
-                f" finds no quota, {small} and all others wait, even where another flavor would have room for them"
+                f"the queue is StrictFIFO and its work differs: while {large} is the head and finds no"
+                f" quota, {small} and all others wait, even if another flavor has room for them"
             )
         elif not works and len(view.flavors) > 1:
             problem = (
-                "the queue is StrictFIFO with several flavors: while the first in line finds no quota, all others wait,"
-                " even where another flavor has room for them"
+                "the queue is StrictFIFO with several flavors: while its head finds no quota, all others wait,"
+                " even if another flavor has room for them"
             )
         else:
             continue
-        fix = "set queueingStrategy to BestEffortFIFO, or give large and small work queues of their own"
+        fix = "set queueingStrategy to BestEffortFIFO, or use separate queues for large and small work"
         patches = [(manifest, {"spec": {"queueingStrategy": "BestEffortFIFO"}})]
         yield Found(manifest, "spec.queueingStrategy", problem, fix, patches, severity=None if works else Severity.NOTE)
 
 
 def tiny_memory_quota(config: Configuration) -> Iterator[Found]:
-    """Quota of memory in bytes, where somebody left the unit out."""
+    """Memory quotas in bytes, where the unit was probably forgotten."""
     for manifest, groups in config.quotas:
         for number, group in enumerate(groups):
             for quota in group.quotas:
                 if quota.resource == "memory" and 0 < quota.nominal < _LITTLE_MEMORY:
                     at = group.flavors.index(quota.flavor)
                     amount = format_amount("memory", quota.nominal)
-                    problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits into that"
-                    fix = f"write the unit: {amount}Gi or {amount}Mi"
+                    problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits"
+                    fix = f"add the unit: {amount}Gi or {amount}Mi"
                     yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
 
 
 def _shape(config: Configuration, view: ClusterQueueView, work: Work) -> object:
-    """What decides whether quota will do: how much of what each pod set asks for, and which flavors it can use."""
+    """What determines whether quota suffices: each pod set's requests and usable flavors."""
     return tuple(
         [
             (
@@ -129,7 +129,7 @@ def _shape(config: Configuration, view: ClusterQueueView, work: Work) -> object:
 
 
 def _extremes(works: list[Work]) -> tuple[str, str]:
-    """The names of the largest and of the smallest."""
+    """The names of the largest and the smallest work."""
     ranked = sorted(works, key=lambda work: (_size(work), work.view.key))
     return ranked[-1].view.key, ranked[0].view.key
 
@@ -149,17 +149,17 @@ def _running(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
 
 # --- sizes ---
 #
-# Work that is too large, or asks for what is not there: told before it waits for ever.
+# Work that is too large, or requests something missing, and would wait forever.
 #
-# Whether a Workload could be admitted is asked of the scheduler's own search, with nothing in use; whether a pod fits a
-# node, of the rules of placement.
+# The scheduler's own flavor search decides whether a Workload could be admitted with all quota free. The rules of
+# scheduling decide whether a pod fits a node.
 
 
 _SHOWN_MAX: Final = 3
 
 
 def uncovered_resource(config: Configuration) -> Iterator[Found]:
-    """Pods that ask for a resource which their queue knows nothing of."""
+    """Pods that request a resource which their queue does not cover."""
     for part in config.parts:
         resource = part.assignment.unavailable
         if resource:
@@ -169,52 +169,50 @@ def uncovered_resource(config: Configuration) -> Iterator[Found]:
                 f"{part.who} requests {resource}, and ClusterQueue {part.queue.name} covers only {covered}:"
                 " it is never admitted"
             )
-            fix = f"add {resource} to a resource group of {part.queue.name}, or leave it out of requests and limits"
+            fix = f"add {resource} to a resource group of {part.queue.name}, or remove it from requests and limits"
             yield Found(part.work.manifest, f"{part.path}.containers", problem, fix)
 
 
 def exceeds_quota(config: Configuration) -> Iterator[Found]:
-    """Pod sets larger than what their queue could ever have."""
+    """Pod sets larger than the maximum that their queue could have."""
     for part in config.parts:
         large = [fact for fact in part.assignment.facts if isinstance(fact, TooLarge)]
         if large and not part.assignment.unavailable and part.assignment.mode is Mode.NO_FIT:
             told = "; ".join(_too_large(fact) for fact in large[:_SHOWN_MAX])
-            problem = f"{part.who} could never be admitted in ClusterQueue {part.queue.name}: {told}"
+            problem = f"{part.who} can never be admitted in ClusterQueue {part.queue.name}: {told}"
             best = min(large, key=lambda fact: fact.assumed + fact.request - fact.capacity)
             more = format_amount(best.resource, best.assumed + best.request - best.capacity)
-            fix = f"run fewer or smaller pods at once, or give flavor {best.flavor} {more} more {best.resource}"
+            fix = f"run fewer or smaller pods in parallel, or give flavor {best.flavor} {more} more {best.resource}"
             yield Found(part.work.manifest, part.path, problem, fix)
 
 
 def no_matching_flavor(config: Configuration) -> Iterator[Found]:
-    """Pods that no flavor of their queue is for, going by taints and labels."""
+    """Pods that match no flavor of their queue by taints and labels."""
     for part in config.parts:
         facts = part.assignment.facts
         if part.assignment.unavailable or part.assignment.mode is not Mode.NO_FIT or not facts:
             continue
         if all(isinstance(fact, str) for fact in facts):
             told = "; ".join(map(str, facts[:_SHOWN_MAX]))
-            problem = f"no flavor of ClusterQueue {part.queue.name} is for {part.who}: {told}. It waits for ever"
+            problem = f"no flavor of ClusterQueue {part.queue.name} matches {part.who}: {told}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
             yield Found(part.work.manifest, part.path, problem, fix)
 
 
 def asks_for_nothing(config: Configuration) -> Iterator[Found]:
-    """Pods that request nothing of what their queue counts."""
+    """Pods that request no resource that their queue covers."""
     for part in config.parts:
         covered = [resource for group in part.queue.view.groups for resource in group.resources]
         template = part.work.view.pod_sets[part.index].template
         if PODS in covered or any(amount for resource, amount in template.requests if resource in covered):
             continue
         if covered and part.work.view.counts[part.index]:
-            problem = (
-                f"{part.who} requests none of {', '.join(covered)}: it is admitted at once, however full the queue is"
-            )
-            yield Found(part.work.manifest, f"{part.path}.containers", problem, "say in resources what its pods need")
+            problem = f"{part.who} requests none of {', '.join(covered)}: it is admitted even if the queue is full"
+            yield Found(part.work.manifest, f"{part.path}.containers", problem, "set the resource requests of its pods")
 
 
 def beyond_limit_range(config: Configuration) -> Iterator[Found]:
-    """Pods that a LimitRange of their namespace refuses."""
+    """Pods that a LimitRange of their namespace rejects."""
     by_namespace: dict[str, list[Obj]] = {}
     for manifest in config.last(scheme.LIMIT_RANGE):
         by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
@@ -223,34 +221,34 @@ def beyond_limit_range(config: Configuration) -> Iterator[Found]:
         wrong = out_of_bounds(work.workload, summed_up(ranges)) if ranges else ""
         if wrong:
             fix = "stay within the LimitRange, or change it"
-            yield Found(work.manifest, work.paths[0], f"a LimitRange refuses its pods: {wrong}", fix)
+            yield Found(work.manifest, work.paths[0], f"a LimitRange rejects its pods: {wrong}", fix)
 
 
 # --- on nodes ---
 
 
 def pod_larger_than_node(config: Configuration) -> Iterator[Found]:
-    """Pods that are larger than any node they may go to."""
+    """Pods larger than any node that they may use."""
     yield from _unplaced(config, "pod-larger-than-node")
 
 
 def no_such_node(config: Configuration) -> Iterator[Found]:
-    """Pods that ask for labels which no node has."""
+    """Pods that select labels which no node has."""
     yield from _unplaced(config, "no-such-node")
 
 
 def untolerated_taint(config: Configuration) -> Iterator[Found]:
-    """Pods that do not tolerate the taints of any node they may go to."""
+    """Pods that do not tolerate the taints of any node that they may use."""
     yield from _unplaced(config, "untolerated-taint")
 
 
 def too_few_nodes(config: Configuration) -> Iterator[Found]:
-    """Jobs with more pods than all nodes together have room for."""
+    """Jobs with more parallel pods than all nodes can hold."""
     yield from _unplaced(config, "too-few-nodes")
 
 
 def _unplaced(config: Configuration, rule: str) -> Iterator[Found]:
-    """An error where the pods fit nowhere whatever flavor they get, a warning where only with some."""
+    """An error if the pods fit no node with any flavor, a warning if only with some flavors."""
     for part, fits in config.fits:
         bad = {choice: fit for choice, fit in fits.items() if fit is not None}
         if not bad or next(iter(bad.values())).rule != rule:
@@ -269,4 +267,4 @@ def _unplaced(config: Configuration, rule: str) -> Iterator[Found]:
 
 def _too_large(fact: TooLarge) -> str:
     asked, most = (format_amount(fact.resource, amount) for amount in (fact.assumed + fact.request, fact.capacity))
-    return f"{asked} {fact.resource} asked, {most} at most in flavor {fact.flavor}"
+    return f"{asked} {fact.resource} requested, at most {most} in flavor {fact.flavor}"

@@ -1,6 +1,6 @@
-"""Names of objects that are not there.
+"""Rules on references to missing objects.
 
-Where no object of a kind is written at all, its objects may live elsewhere: that is a note then, no error.
+If the manifests have no object of a kind, its objects may exist elsewhere: then the finding is a note, not an error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _PROVISIONING_CLASSES: Final = (
 
 
 class Name(NamedTuple):
-    """A name in an object, where it is written, and what comes of it if there is no such object."""
+    """A reference in an object, its path, and the consequence if the target does not exist."""
 
     manifest: Manifest
     path: str
@@ -33,24 +33,24 @@ class Name(NamedTuple):
 
 
 def unknown_local_queue(config: Configuration) -> Iterator[Found]:
-    """Work that names a LocalQueue which is not there."""
+    """Work that refers to a missing LocalQueue."""
     for work in config.works:
         if work.queue:
             path = f"metadata.labels[{well_known.QUEUE_NAME}]" if work.is_job else "spec.queueName"
-            wanted = Name(work.manifest, path, scheme.LOCAL_QUEUE, work.queue, "it waits for ever", work.namespace)
+            wanted = Name(work.manifest, path, scheme.LOCAL_QUEUE, work.queue, "it waits forever", work.namespace)
             yield from _missing(config, wanted)
 
 
 def unknown_cluster_queue(config: Configuration) -> Iterator[Found]:
-    """LocalQueues that lead nowhere."""
+    """LocalQueues that refer to a missing ClusterQueue."""
     for manifest, view in config.local_queues.values():
-        consequence = "whatever is queued here waits for ever"
+        consequence = "work in this queue waits forever"
         wanted = Name(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, consequence)
         yield from _missing(config, wanted)
 
 
 def unknown_flavor(config: Configuration) -> Iterator[Found]:
-    """Quota in flavors that do not exist."""
+    """Quota in missing flavors."""
     for manifest, view in config.queue_versions:
         for number, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
@@ -60,7 +60,7 @@ def unknown_flavor(config: Configuration) -> Iterator[Found]:
 
 
 def unknown_admission_check(config: Configuration) -> Iterator[Found]:
-    """Checks that do not exist."""
+    """Missing AdmissionChecks."""
     for manifest, view in config.queue_versions:
         for index, check in enumerate(view.admission_checks):
             path = f"spec.admissionChecksStrategy.admissionChecks[{index}].name"
@@ -69,25 +69,25 @@ def unknown_admission_check(config: Configuration) -> Iterator[Found]:
 
 
 def unknown_provisioning_config(config: Configuration) -> Iterator[Found]:
-    """Checks that ask for capacity without a description of what to ask for."""
+    """Checks without their ProvisioningRequestConfig, or with an unknown provisioning class."""
     for manifest in config.all(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING:
             name = (spec.get("parameters") or {}).get("name") or ""
-            consequence = "the check is inactive, and with it every ClusterQueue that asks for it"
+            consequence = "the check is inactive, and with it every ClusterQueue that uses it"
             kind = scheme.PROVISIONING_REQUEST_CONFIG
             yield from _missing(config, Name(manifest, "spec.parameters.name", kind, name, consequence))
     for manifest in config.all(scheme.PROVISIONING_REQUEST_CONFIG):
         name = manifest.obj["spec"].get("provisioningClassName") or ""
         if name not in _PROVISIONING_CLASSES:
             close = nearest(name, _PROVISIONING_CLASSES) or " or ".join(_PROVISIONING_CLASSES)
-            problem = f"no autoscaler is known that serves the provisioning class {name}: requests are never answered"
-            fix = f"use {close}, unless an autoscaler of your own serves it"
+            problem = f"no known autoscaler serves the provisioning class {name}: requests are never processed"
+            fix = f"use {close}, unless your own autoscaler serves it"
             yield Found(manifest, "spec.provisioningClassName", problem, fix, severity=Severity.WARNING)
 
 
 def unknown_topology(config: Configuration) -> Iterator[Found]:
-    """Flavors of topologies that do not exist."""
+    """Flavors of missing topologies."""
     for manifest in config.all(scheme.RESOURCE_FLAVOR):
         name = (manifest.obj.get("spec") or {}).get("topologyName")
         if name:
@@ -96,32 +96,32 @@ def unknown_topology(config: Configuration) -> Iterator[Found]:
 
 
 def unknown_priority_class(config: Configuration) -> Iterator[Found]:
-    """Work of priority classes that do not exist."""
+    """Work of missing priority classes."""
     for work in config.works:
         if work.class_kind == "WorkloadPriorityClass":
             path = f"metadata.labels[{well_known.PRIORITY_CLASS}]" if work.is_job else "spec.priorityClassRef.name"
-            consequence = "no Workload is made for it, so it never starts"
+            consequence = "no Workload is created for it, so it never starts"
             kind = scheme.WORKLOAD_PRIORITY_CLASS
             yield from _missing(config, Name(work.manifest, path, kind, work.class_name, consequence))
         for path, template in zip(work.paths, work.templates, strict=True):
             name = (template.get("spec") or {}).get("priorityClassName")
             if name and name not in SYSTEM_CLASSES:
-                consequence = "its pods are refused, and with Kueue it is not even queued"
+                consequence = "its pods are rejected, and with Kueue it is not even queued"
                 place = f"{path}.spec.priorityClassName"
                 yield from _missing(config, Name(work.manifest, place, scheme.PRIORITY_CLASS, name, consequence))
 
 
 def unknown_node_pool(config: Configuration) -> Iterator[Found]:
-    """Pods and flavors that ask for node pools which do not exist."""
+    """Pods and flavors that select missing node pools."""
     pools = {machines.name: None for machines in config.park.pools}
     if not pools:
         return
     for manifest, path, labels in _selectors(config):
         name = labels.get(well_known.NODE_POOL)
         if name and name not in pools:
-            problem = f"there is no node pool {name}: no node ever has this label, and pods stay Pending"
+            problem = f"node pool {name} does not exist: no node has this label, and pods stay Pending"
             close = nearest(name, pools)
-            fix = f"did you mean {close}?" if close else f"name one of {', '.join(pools)}"
+            fix = f"did you mean {close}?" if close else f"use one of {', '.join(pools)}"
             yield Found(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
 
 
@@ -137,13 +137,13 @@ def cohort_cycle(config: Configuration) -> Iterator[Found]:
     """Cohorts that are their own ancestors."""
     for name, (manifest, view) in config.cohorts.items():
         if config.snapshot.forest.has_cycle(name):
-            problem = f"the parents of Cohort {name} lead back to it: no ClusterQueue below it admits anything"
+            problem = f"the parents of Cohort {name} form a cycle: no ClusterQueue below it admits anything"
             fix = f"give {view.parent} or {name} another parent, or none"
             yield Found(manifest, "spec.parentName", problem, fix, [(manifest, {"spec": {"parentName": None}})])
 
 
 def defined_twice(config: Configuration) -> Iterator[Found]:
-    """Objects that are written several times, all applied at the same moment."""
+    """Objects that are defined several times for the same instant."""
     first: dict[object, Manifest] = {}
     for manifest in config.manifests:
         if group_kind(manifest.obj) == scheme.CLUSTER or not manifest.obj["metadata"].get("name"):
@@ -152,21 +152,21 @@ def defined_twice(config: Configuration) -> Iterator[Found]:
         before = first.setdefault((key_of(manifest.obj), when), manifest)
         if before is not manifest:
             where = f"{before.source}, document {before.document}"
-            problem = f"this object is written in {where} too: what is applied last counts"
+            problem = f"this object is also defined in {where}: the version applied last counts"
             yield Found(manifest, "metadata.name", problem, "keep one of them, or apply them one after the other")
 
 
 def _missing(config: Configuration, wanted: Name) -> Iterator[Found]:
-    """What is to be said of a name, if there is no such object."""
+    """The finding for a reference whose target does not exist."""
     if config.find(wanted.kind, wanted.name, wanted.namespace) is not None:
         return
     kind = wanted.kind.partition(".")[0]
     where = f" in namespace {wanted.namespace}" if wanted.namespace else ""
     if not config.knows(wanted.kind):
-        problem = f"the {kind} {wanted.name}{where} is not among these files; without it, {wanted.consequence}"
-        yield Found(wanted.manifest, wanted.path, problem, "see that it is there", severity=Severity.NOTE)
+        problem = f"the {kind} {wanted.name}{where} is not in these files; without it, {wanted.consequence}"
+        yield Found(wanted.manifest, wanted.path, problem, "make sure that it exists", severity=Severity.NOTE)
         return
-    problem = f"there is no {kind} {wanted.name}{where}: {wanted.consequence}"
+    problem = f"missing {kind} {wanted.name}{where}: {wanted.consequence}"
     yield Found(wanted.manifest, wanted.path, problem, _remedy(kind, wanted, _there(config, wanted)))
 
 
@@ -179,4 +179,4 @@ def _remedy(kind: str, wanted: Name, there: Sequence[str]) -> str:
     close = nearest(wanted.name, there)
     if close:
         return f"did you mean {close}?"
-    return f"make it, or name one of {', '.join(there)}" if there else f"make a {kind} of this name"
+    return f"create it, or use one of {', '.join(there)}" if there else f"create a {kind} of this name"

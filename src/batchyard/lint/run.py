@@ -1,6 +1,6 @@
-"""Reads manifests and tells all that is wrong with them: what cannot be read, what is not sound, what rules find.
+"""Lint run: reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
-An object that is not sound is looked at as its author may have meant it, so that nothing hides behind a fault.
+An invalid object is repaired as far as possible and then checked too, so that one fault does not hide others.
 """
 
 import re
@@ -32,18 +32,18 @@ from batchyard.sim.state_manifests import manifest_texts
 
 # --- repair ---
 #
-# What somebody may have meant who wrote an object that is not sound: the same without the fields in which it is not.
+# Repair of an invalid object: the same object without its invalid fields.
 #
-# So that the rest of a broken document can be looked at, and its author sees how it could read.
+# The rules can then check the rest of the document, and the report can show a valid form of it.
 
 
 _STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
-#: Mending one fault may bring out the next; no document takes more rounds.
+#: A repair can reveal the next fault; this limits the rounds per document.
 _ROUNDS_MAX: Final = 6
 
 
 def repaired(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """The object as its author could write it, and the same as batchyard holds it; None where nobody could guess."""
+    """The object as a valid manifest and in its decoded form; None if it cannot be repaired."""
     for _ in range(_ROUNDS_MAX):
         if not isinstance(value, Mapping):
             return None
@@ -74,7 +74,7 @@ def _mended(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
 
 
 def _changed(value: Any, steps: Sequence[str], change: Any) -> Any:
-    """The value with what lies at the end of the steps changed; as it was if there is nothing."""
+    """The value with the element at the path `steps` changed; unchanged if the path does not exist."""
     if not steps:
         return change(value)
     step, rest = steps[0], steps[1:]
@@ -95,7 +95,7 @@ def _without(holder: Any, step: str) -> Any:
 
 
 def _covering(group: Any) -> Any:
-    """A resource group that covers what its flavors have quota for."""
+    """A resource group that covers all resources for which its flavors have quota."""
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
     lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
@@ -108,32 +108,32 @@ _INTEGRATIONS: Final[Mapping[str, Integration]] = {
     scheme.JOB: JobIntegration(),
     scheme.JOB_SET: JobSetIntegration(),
 }
-#: What comes of what is wrong with a document.
+#: The consequence of each kind of fault.
 _CONSEQUENCES: Final = {
     "invalid-yaml": "nothing of the document is applied",
     "unknown-kind": "the object is not applied",
-    "unknown-field": "kubectl refuses the object, and without its check the field is dropped and does nothing",
-    "missing-field": "the API refuses the object",
-    "invalid-value": "the API refuses the object",
+    "unknown-field": "kubectl rejects the object, and without its check the field is dropped and does nothing",
+    "missing-field": "the API rejects the object",
+    "invalid-value": "the API rejects the object",
 }
-#: How the warning of decoding begins that the rule queue-name-not-a-label reports with a remedy.
+#: The prefix of a decoding warning that the rule queue-name-not-a-label reports with a fix.
 _QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
 _SEVERITIES: Final = tuple(Severity)
 
 
 class Report(NamedTuple):
-    """What was found, in the order of the files, and how much was read."""
+    """The findings in the order of the files, and the number of documents."""
 
     findings: Sequence[Finding]
     documents: int
 
     def count(self, severity: Severity) -> int:
-        """How many findings are so severe."""
+        """The number of findings of a severity."""
         return sum(finding.severity is severity for finding in self.findings)
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
-    """All that is wrong with files, folders, texts and objects; only by these rules, if some are named."""
+    """Check files, folders, texts and objects; `rules` limits the rules if not empty."""
     unread: list[FileFault] = []
     texts = list(manifest_texts(read_sources(sources, unread)))
     manifests = read_manifests(texts)
@@ -151,7 +151,7 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
 
 
 def configuration_of(objects: Sequence[Manifest]) -> Configuration:
-    """The objects as rules look at them."""
+    """The objects as a Configuration for the rules."""
     reader = _Objects(objects)
     works = [work for manifest in objects for work in _works_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
@@ -160,13 +160,13 @@ def configuration_of(objects: Sequence[Manifest]) -> Configuration:
 
 
 def _in_order(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
-    """Sorted as they are written: of what is written twice the last counts."""
+    """Sort by position: of several versions of an object the last counts."""
     order = {source: number for number, source in enumerate(sources)}
     return sorted(objects, key=lambda manifest: (order[manifest.source], manifest.document))
 
 
 class _Objects:
-    """Looks objects up, as controllers do."""
+    """Object lookups for controller code."""
 
     def __init__(self, objects: Sequence[Manifest]) -> None:
         self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
@@ -175,22 +175,22 @@ class _Objects:
             self._kinds.setdefault(group_kind(obj), []).append(obj)
 
     def get(self, key: Key) -> Obj | None:
-        """The object of that key."""
+        """The object with a key."""
         return self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """The objects of a kind, of a namespace if one is named."""
+        """The objects of a kind, optionally of one namespace."""
         found = self._kinds.get(kind, [])
         return found if namespace is None else [o for o in found if o["metadata"].get("namespace") == namespace]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Nothing has been made yet, so nobody owns anything."""
+        """Return no objects: nothing has been created yet."""
         del uid, namespace
         return ()
 
 
 def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[Work]:
-    """The work of a Job, a JobSet or a Workload that asks for a queue or could."""
+    """The work of a Job, JobSet or Workload that is or could be queued."""
     obj = manifest.obj
     kind = group_kind(obj)
     if kind == scheme.WORKLOAD:
@@ -231,15 +231,17 @@ def _of_file(fault: FileFault) -> Finding:
 
 
 def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Mapping[str, Any]]) -> Iterator[Finding]:
-    """Faults of documents, with the whole as it could be written where that can be guessed; and what is odd."""
+    """Findings for faults of documents, with a repaired object if possible, and for remarks of the reader."""
     strangers = {(broken.source, broken.document) for broken in manifests.broken if _is_no_manifest(broken.value)}
     for source, document in sorted(strangers):
-        error = FieldError("", "this is no manifest: it is left out", "keep it elsewhere, if it is meant to be none")
+        error = FieldError(
+            "", "this is not a manifest: it is ignored", "move it elsewhere if it is not meant to be one"
+        )
         yield _finding("not-a-manifest", source, document, ("", ""), error)
     for manifest in manifests.objects:
         if group_kind(manifest.obj) == scheme.PLATFORM:
             error = FieldError(
-                "", "a Platform is what objects are made of: it is left out", "ask `batchyard platform plan`"
+                "", "a Platform is not applied but rendered: it is ignored", "check it with `batchyard platform plan`"
             )
             yield _finding(
                 "not-a-manifest",
@@ -258,12 +260,12 @@ def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Map
         if odd.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
         rule = "deprecated-version" if "deprecated" in odd.error.problem else "without-effect"
-        remedy = "write the version that is served" if rule == "deprecated-version" else "leave it out"
+        remedy = "use the served version" if rule == "deprecated-version" else "leave it out"
         yield _finding(rule, odd.source, odd.document, (odd.kind, odd.name), odd.error._replace(remedy=remedy))
 
 
 def _of_clusters(objects: Sequence[Manifest]) -> Iterator[Finding]:
-    """What Clusters and NodePools ask for that no catalogue has."""
+    """Findings for Clusters and NodePools that request something missing from the catalogue."""
     clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
@@ -285,7 +287,7 @@ def _rule_of(fault: Fault) -> str:
 
 
 def _is_no_manifest(value: object) -> bool:
-    """Whether a document has nothing that every object has."""
+    """Whether a document has none of the fields that every object has."""
     return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
 
 
@@ -298,7 +300,7 @@ def _finding(rule: str, source: str, document: int, who: tuple[str, str], error:
 
 
 def _with_lines(findings: Sequence[Finding], manifests: Manifests) -> list[Finding]:
-    """The findings with the lines they are at; only documents in which something was found are looked at for that."""
+    """Add the line numbers to the findings; only documents with findings are parsed for that."""
     places = {(finding.source, finding.document): None for finding in findings}
     lines = {place: Lines(*manifests.texts[place]) for place in places if place in manifests.texts}
     return [replace(f, line=_line(f, lines.get((f.source, f.document)))) for f in findings]

@@ -1,4 +1,4 @@
-"""What the terms on which machines are had mean for work: Spot machines go, queued ones are given for a time.
+"""Rules on the provisioning terms of machines: Spot machines are reclaimed, queued machines have a time limit.
 
 Sources: GKE's Spot VMs (a machine has 30 seconds, of which the kubelet leaves ordinary pods 25); GKE's autoscaler,
 pkg/provisioningrequests (machines on request run for 7 days at most).
@@ -19,30 +19,28 @@ from batchyard.lint.findings import Found, Part, Severity
 from batchyard.lint.workloads import Work
 from batchyard.placement.node_filters import selects
 
-#: What ordinary pods have of the time between the notice and the end of a Spot machine.
+#: The grace period of ordinary pods after the termination notice of a Spot machine.
 SPOT_GRACE_SECONDS: Final = 25
 LONGEST_RUN_SECONDS: Final = 7 * 24 * 3600
 _MAX_RUN: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSeconds"
 
 
 def grace_beyond_spot(config: Configuration) -> Iterator[Found]:
-    """Pods that count on more time to end than a Spot machine gives them; the default is not counted on."""
+    """Pods with a grace period longer than on Spot machines; the default grace period is accepted."""
     for part in _on_spot(config):
         spec = part.work.templates[part.index].get("spec") or {}
         grace = spec.get("terminationGracePeriodSeconds")
         if grace not in {None, GRACE_DEFAULT} and grace > SPOT_GRACE_SECONDS:
             problem = (
-                f"its pods may run on Spot machines, and count on {grace} s to end: a Spot machine leaves them"
-                f" {SPOT_GRACE_SECONDS} s, and what they have not saved by then is lost"
+                f"its pods may run on Spot machines and use a grace period of {grace} s, but a Spot machine gives them"
+                f" {SPOT_GRACE_SECONDS} s: unsaved work is lost after that"
             )
-            fix = (
-                f"save within {SPOT_GRACE_SECONDS} s (the first 15 s are safest) and say so here, or save while it runs"
-            )
+            fix = f"save within {SPOT_GRACE_SECONDS} s (best within 15 s) and set this value, or save while it runs"
             yield Found(part.work.manifest, f"{part.path}.terminationGracePeriodSeconds", problem, fix)
 
 
 def no_retries_on_spot(config: Configuration) -> Iterator[Found]:
-    """Work that ends for good the first time a Spot machine goes."""
+    """Work that fails permanently when its first Spot machine is reclaimed."""
     for part in _on_spot(config):
         work, spec = part.work, _job_spec(part)
         if spec is None or spec.get("backoffLimit") != 0 or _ignores_disruptions(spec):
@@ -50,15 +48,15 @@ def no_retries_on_spot(config: Configuration) -> Iterator[Found]:
         if work.obj["kind"] == "JobSet" and (work.obj["spec"].get("failurePolicy") or {}).get("maxRestarts"):
             continue
         path = part.path.removesuffix("template.spec")
-        problem = "backoffLimit is 0 and its pods may run on Spot machines: the first that goes ends the work for good"
-        fix = "allow some retries, and let a podFailurePolicy ignore pods with the condition DisruptionTarget"
+        problem = "backoffLimit is 0 and its pods may run on Spot machines: the first reclaimed machine fails the work"
+        fix = "allow some retries, and add a podFailurePolicy that ignores pods with the condition DisruptionTarget"
         if work.obj["kind"] == "JobSet":
             fix = "set failurePolicy.maxRestarts of the JobSet"
         yield Found(work.manifest, f"{path}backoffLimit", problem, fix)
 
 
 def queued_pool_without_check(config: Configuration) -> Iterator[Found]:
-    """Work for pools that give machines on request only, in a queue that requests none."""
+    """Work for queued pools in a ClusterQueue that requests no machines."""
     for part in config.parts:
         flavors = [config.flavors[c.flavor][1] for c in part.assignment.choices.values() if c.flavor in config.flavors]
         if any(config.provisions(part.queue.view, flavor.name) for flavor in flavors):
@@ -68,15 +66,15 @@ def queued_pool_without_check(config: Configuration) -> Iterator[Found]:
         if matching and all(m.terms == "queued" for m in matching):
             names = ", ".join(m.name for m in matching)
             problem = (
-                f"its pods can only go to {names}, which gives machines to ProvisioningRequests alone, and ClusterQueue"
-                f" {part.queue.name} has no AdmissionCheck that makes one: they stay Pending"
+                f"its pods can only run on {names}, which serves ProvisioningRequests only, and ClusterQueue"
+                f" {part.queue.name} has no AdmissionCheck that creates one: they stay Pending"
             )
             fix = "give the queue an AdmissionCheck of kueue.x-k8s.io/provisioning-request for this flavor"
             yield Found(part.work.manifest, f"{part.path}.nodeSelector", problem, fix)
 
 
 def run_time_beyond_limit(config: Configuration) -> Iterator[Found]:
-    """Work that means to run for longer than machines on request do."""
+    """Work with a run time beyond the limit of machines on request."""
     for work in config.works:
         if not _asks_gke(config, work):
             continue
@@ -84,40 +82,38 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[Found]:
         limit = LONGEST_RUN_SECONDS if given is None else given
         place = f"metadata.annotations[{_MAX_RUN}]"
         if given is not None and given > LONGEST_RUN_SECONDS:
-            problem = f"machines on request run for {LONGEST_RUN_SECONDS} s (7 days) at most, and {given} are asked for"
-            fix = f'ask for "{LONGEST_RUN_SECONDS}" or less, and go on from checkpoints'
+            problem = f"machines on request run for {LONGEST_RUN_SECONDS} s (7 days) at most, and {given} are requested"
+            fix = f'request "{LONGEST_RUN_SECONDS}" or less, and resume from checkpoints'
             patches = [(work.manifest, {"metadata": {"annotations": {_MAX_RUN: str(LONGEST_RUN_SECONDS)}}})]
             yield Found(work.manifest, place, f"{problem}: the request fails", fix, patches)
             continue
         for path, seconds in _run_times(work):
             if seconds > limit:
-                most = "as asked for" if given is not None else "the most there is"
-                problem = (
-                    f"it may run for {seconds} s, and its machines go after {limit} s ({most}), its pods with them"
-                )
+                most = "as requested" if given is not None else "the maximum"
+                problem = f"it may run for {seconds} s, but its machines and pods are deleted after {limit} s ({most})"
                 fix = (
-                    "ask for machines for as long as it runs" if given is not None else "run for less, from checkpoints"
+                    "request machines for its whole run time" if given is not None else "run shorter, with checkpoints"
                 )
                 yield Found(work.manifest, path, problem, fix, severity=Severity.WARNING)
 
 
 def check_without_resource(config: Configuration) -> Iterator[Found]:
-    """Checks for capacity that leave out what the work in the queue asks for."""
+    """Capacity checks whose managedResources exclude all resources that the work requests."""
     for part in config.parts:
         for rule in part.queue.view.check_rules:
             managed = _managed_resources(config, rule.name)
             requested = [resource for resource, amount in part.assignment.requests if amount]
             if managed and not any(resource in managed for resource in requested):
                 problem = (
-                    f"the AdmissionCheck {rule.name} asks for machines only for pods that request {', '.join(managed)},"
-                    f" and {part.who} requests {', '.join(requested) or 'nothing'}: it is admitted without any"
+                    f"the AdmissionCheck {rule.name} requests machines only for pods that request {', '.join(managed)},"
+                    f" and {part.who} requests {', '.join(requested) or 'nothing'}: it is admitted without machines"
                 )
-                fix = "add what it requests to managedResources of the ProvisioningRequestConfig, if that is not meant"
+                fix = "add its resources to managedResources of the ProvisioningRequestConfig, unless this is intended"
                 yield Found(part.work.manifest, f"{part.path}.containers", problem, fix)
 
 
 def _on_spot(config: Configuration) -> Iterator[Part]:
-    """The pod sets that may get Spot machines."""
+    """The pod sets that may run on Spot machines."""
     for part in config.parts:
         template = part.work.view.pod_sets[part.index].template
         wanted = dict(template.node_selector)
@@ -132,7 +128,7 @@ def _on_spot(config: Configuration) -> Iterator[Part]:
 
 
 def is_spot(config: Configuration, flavor: Flavor) -> bool:
-    """Whether the machines of a flavor are Spot machines."""
+    """Whether a flavor consists of Spot machines."""
     if _says_spot(flavor.labels):
         return True
     machines = config.park.of(flavor) if flavor.labels else []
@@ -161,7 +157,7 @@ def _ignores_disruptions(spec: Any) -> bool:
 
 
 def _asks_gke(config: Configuration, work: Work) -> bool:
-    """Whether machines for it are requested of GKE."""
+    """Whether its machines are requested from GKE."""
     queue = config.cluster_queue_of(work)
     names = queue.view.admission_checks if queue is not None else ()
     return any(_class_of(config, name) == QUEUED_CLASS for name in names)
@@ -184,7 +180,7 @@ def _managed_resources(config: Configuration, check: str) -> list[str]:
 
 
 def _run_times(work: Work) -> Iterator[tuple[str, int]]:
-    """How long it may run by what it says: where, and seconds."""
+    """Its declared run times: path, and seconds."""
     limit = whole_number(label(work.obj, well_known.MAX_EXEC_TIME) or "")
     if limit:
         yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", limit

@@ -1,4 +1,4 @@
-"""Work that asks for quota: Jobs, JobSets and bare Workloads, as what they ask for."""
+"""Work: Jobs, JobSets and bare Workloads, with the Workload that each would get."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ from batchyard.api.views.workload import WorkloadView
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """One of them. Its pod sets and its templates go together."""
+    """A piece of work. Its pod sets and templates correspond by index."""
 
     manifest: Manifest
-    #: The Workload that is made for it.
+    #: The Workload that is created for it.
     workload: Obj
     view: WorkloadView
-    #: For each pod set, where its pod template is written.
+    #: The path of the pod template of each pod set.
     paths: Sequence[str]
-    #: The class its priority comes from: kind and name; empty where it has none.
+    #: The kind and name of the class of its priority; empty without a class.
     class_kind: str = ""
     class_name: str = ""
 
     @property
     def obj(self) -> Obj:
-        """What was written."""
+        """The manifest's object."""
         return self.manifest.obj
 
     @property
     def is_job(self) -> bool:
-        """Whether it says in labels how it is queued, as Jobs and JobSets do."""
+        """Whether it is queued by labels, as Jobs and JobSets are."""
         return bool(self.manifest.obj["kind"] != "Workload")
 
     @property
@@ -46,7 +46,7 @@ class Work:
 
     @property
     def queue(self) -> str:
-        """The name of its LocalQueue; '' if it names none."""
+        """The name of its LocalQueue; '' if it has none."""
         name: str = self.workload["spec"].get("queueName") or ""
         return name
 
@@ -56,7 +56,7 @@ class Work:
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
     def pod(self, index: int, flavors: Sequence[Flavor] = (), *, queued: bool = False) -> PodView:
-        """A pod of a pod set as it will be with these flavors, and on machines that were asked for if it is queued."""
+        """A pod of a pod set with these flavors applied; `queued` adds the toleration for requested machines."""
         template = self.templates[index]
         metadata = template.get("metadata") or {}
         obj = {

@@ -1,4 +1,4 @@
-"""The operator's installation on a cluster, as manifests: pure functions of what whoever installs it chooses.
+"""The operator's installation manifests, as pure functions of the settings.
 
 manifests(Settings(...))    all objects, in the order in which they are applied
 parts(Settings(...))        the same, by the file of a kustomization that they are in

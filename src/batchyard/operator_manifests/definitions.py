@@ -1,4 +1,4 @@
-"""The kinds that an operator brings along, as CustomResourceDefinitions."""
+"""The CustomResourceDefinitions that the operator installs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,14 +10,14 @@ from batchyard.controller_groups import kinds_seen
 from batchyard.operator_manifests.settings import Settings
 from batchyard.webhooks.hooks import CONVERT
 
-#: Groups of Kubernetes itself have no dot, or end so.
+#: API groups of Kubernetes itself have no dot, or this suffix.
 _NATIVE: Final = ".k8s.io"
-#: What the cluster's autoscaler brings along, where there is one that takes such requests.
+#: The API group of ProvisioningRequests, which the cluster autoscaler installs.
 _OF_OTHERS: Final = "autoscaling.x-k8s.io"
 
 
 def definitions(settings: Settings) -> Sequence[Obj]:
-    """All of them; in both versions where there are webhooks to convert them, else in the stored one alone."""
+    """The CRDs; with webhooks in all versions, else in the stored version only."""
     if not settings.definitions:
         return []
     conversion = Conversion(settings.webhook_service, settings.namespace, CONVERT) if settings.webhooks else None
@@ -25,12 +25,12 @@ def definitions(settings: Settings) -> Sequence[Obj]:
 
 
 def definition_names(settings: Settings, *, converted: bool) -> list[str]:
-    """What they are called; only of those that are converted, if that is asked."""
+    """The names of the CRDs; with `converted` only of those with a conversion webhook."""
     return [f"{info.plural}.{info.group}" for info in _installed(settings) if is_converted(info) or not converted]
 
 
 def is_converted(info: ServedKind) -> bool:
-    """Whether there are versions that differ in more than their name."""
+    """Whether its versions differ in more than their name."""
     return len(info.versions) > 1 and info.group != _OF_OTHERS
 
 

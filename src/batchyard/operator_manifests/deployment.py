@@ -1,4 +1,4 @@
-"""The pods of an operator, and what keeps enough of them running."""
+"""The operator's Deployment, PodDisruptionBudget, ResourceQuota and configuration."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -8,15 +8,15 @@ from batchyard.api.meta import Obj
 from batchyard.operator_manifests.settings import CRITICAL, Settings, labelled, labels
 from batchyard.webhooks.hooks import hooks
 
-#: Where health and metrics are told, and where the webhooks are.
+#: The ports of health and metrics, and of the webhooks.
 HEALTH_PORT: Final = 8080
-#: The one at which the control plane of a private cluster on GKE reaches pods without a firewall rule of its own.
+#: On private GKE clusters, the control plane reaches pods at this port without an extra firewall rule.
 WEBHOOK_PORT: Final = 10250
-#: A user who is nobody's; the image has him.
+#: The unprivileged user of the image.
 _NOBODY: Final = 65532
-#: How long a pod that is to go answers what it is still asked; Kubernetes 1.30 can wait without a shell.
+#: How long a terminating pod still answers webhooks; Kubernetes 1.30 can sleep without a shell.
 _ANSWERS_STILL: Final = 5  # seconds
-#: What Kueue's Configuration is called as a file, and where pods have it.
+#: The file name of Kueue's Configuration, and its mount path.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 _CONFIGURATIONS: Final = "/etc/batchyard"
 _VOLUME: Final = "configuration"
@@ -26,7 +26,7 @@ _HOST: Final = "kubernetes.io/hostname"
 
 
 def deployment(settings: Settings) -> Sequence[Obj]:
-    """The Deployment, its budget of disruptions, and the quota that lets its pods have their priority."""
+    """The Deployment, its PodDisruptionBudget, and the ResourceQuota that its priority requires."""
     return [
         *_critical(settings),
         *_configuration(settings),
@@ -36,12 +36,12 @@ def deployment(settings: Settings) -> Sequence[Obj]:
 
 
 def has_webhooks(settings: Settings) -> bool:
-    """Whether there is anything that an API server would ask."""
+    """Whether the installation has webhooks."""
     return settings.webhooks and bool(hooks(settings.controllers))
 
 
 def arguments(settings: Settings) -> list[str]:
-    """The arguments of the command."""
+    """The command-line arguments of the pods."""
     found = [
         "operator",
         f"--controllers={','.join(settings.controllers)}",
@@ -62,7 +62,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def _configuration(settings: Settings) -> Iterator[Obj]:
-    """Kueue's Configuration, as its manager is given it too."""
+    """The ConfigMap with Kueue's Configuration, under the key that Kueue's manager uses."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
@@ -71,7 +71,7 @@ def _configuration(settings: Settings) -> Iterator[Obj]:
 
 def _deployment(settings: Settings) -> Obj:
     metadata: dict[str, Any] = {"labels": dict(labels(settings))}
-    if settings.configuration:  # it is read when a pod begins: another one has the pods replaced
+    if settings.configuration:  # read at the start: a change replaces the pods
         metadata["annotations"] = {_DIGEST: sha256(settings.configuration.encode()).hexdigest()}
     template = {"metadata": metadata, "spec": _pod(settings)}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
@@ -104,7 +104,7 @@ def _pod(settings: Settings) -> Obj:
 
 
 def _spread(settings: Settings, key: str) -> Obj:
-    """Pods in as many places as there are; where there is only one, all the same."""
+    """Spread the pods over domains, but schedule them even if there is only one."""
     selector = {"matchLabels": dict(labels(settings))}
     return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
@@ -114,7 +114,7 @@ def _container(settings: Settings) -> Obj:
     answering: dict[str, Any] = {}
     if has_webhooks(settings):
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
-        # It is asked until everybody knows that it goes.
+        # Requests arrive until all API servers know that the pod is terminating.
         answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _ANSWERS_STILL}}}}
     mounts = {"volumeMounts": [{"name": _VOLUME, "mountPath": _CONFIGURATIONS, "readOnly": True}]}
     return {
@@ -147,10 +147,10 @@ def _kept(settings: Settings) -> Iterator[Obj]:
 
 
 def _critical(settings: Settings) -> Iterator[Obj]:
-    """Some clusters, GKE's among them, take pods of this priority only where a quota says how many."""
+    """A ResourceQuota for pods of this priority, which some clusters, such as GKE's, require."""
     if settings.priority_class == CRITICAL:
         scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL]}
-        hard = {"pods": str(settings.replicas + 1)}  # one more while another replaces it
+        hard = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
         spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
         yield labelled(quota, settings, namespace=settings.namespace)

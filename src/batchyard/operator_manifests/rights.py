@@ -1,6 +1,6 @@
-"""What an operator may do: nothing but what its controllers, its Lease, its webhooks and its page need.
+"""The operator's RBAC: only what its controllers, its Lease, its webhooks and its dashboard need.
 
-The rules are worked out from what the controllers of each group look at and write (batchyard.controller_groups).
+The rules are derived from the kinds that each controller group reads and writes (batchyard.controller_groups).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _HOLD: Final = ("get", "update")
 
 
 def rights(settings: Settings) -> Sequence[Obj]:
-    """The account, its roles, and what binds them; and the roles for people."""
+    """The ServiceAccount, its roles and bindings, and the roles for users."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     role = {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "rules": list(_held(settings))}
     cluster_role = {"apiVersion": f"{_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
@@ -38,12 +38,12 @@ def rights(settings: Settings) -> Sequence[Obj]:
 
 
 def cluster_rules(settings: Settings) -> list[Obj]:
-    """What it may do in the whole cluster."""
+    """The rules of the ClusterRole."""
     return [*controller_rules(settings.controllers), *_of_webhooks(settings), *_of_page(settings)]
 
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
-    """What controllers of these groups need: resources of which the same is done together."""
+    """The rules that controllers of these groups need; resources with the same verbs share a rule."""
     verbs: dict[tuple[str, str], dict[str, None]] = {("", "events"): {CREATE: None, PATCH: None}}
     for kind in kinds_seen(groups):
         info = kind_info(kind)
@@ -66,7 +66,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
 
 
 def _of_webhooks(settings: Settings) -> Iterator[Obj]:
-    """To write the authority where the API server looks for it. What answers rest on the controllers may list."""
+    """Write the certificate authority to the webhook configurations and CRDs. Answers use lists of the controllers."""
     if not has_webhooks(settings):
         return
     configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
@@ -76,14 +76,14 @@ def _of_webhooks(settings: Settings) -> Iterator[Obj]:
 
 
 def _of_page(settings: Settings) -> Iterator[Obj]:
-    """To ask who somebody is, and what he may list."""
+    """Authenticate a user's token, and check which objects the user may list."""
     if settings.page:
         yield _rule("authentication.k8s.io", ["tokenreviews"], ["create"])
         yield _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"])
 
 
 def _held(settings: Settings) -> Iterator[Obj]:
-    """What it may do in its own Namespace: names cannot be asked of what is only to be made."""
+    """The rules in its own Namespace; RBAC cannot restrict `create` by name."""
     yield _rule("coordination.k8s.io", ["leases"], ["create"])
     yield _rule("coordination.k8s.io", ["leases"], _HOLD, [settings.name])
     if has_webhooks(settings):
@@ -103,7 +103,7 @@ def _binding(settings: Settings, kind: str) -> dict[str, Any]:
 
 
 def _for_people() -> Iterator[Obj]:
-    """Kueue's roles for administrators and users of batch, by its names."""
+    """Kueue's roles for batch administrators and users."""
     for role in bootstrap_roles():
         if role["metadata"]["name"].startswith("kueue-"):
             yield {field: value for field, value in role.items() if field != "rules" or value}

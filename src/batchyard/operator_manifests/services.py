@@ -1,4 +1,4 @@
-"""Who reaches an operator, and whom it reaches: Services, a NetworkPolicy, and what scrapes its metrics."""
+"""The operator's network objects: Services, a NetworkPolicy, scrape configuration, webhook configurations."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -10,14 +10,14 @@ from batchyard.operator_manifests.settings import Scraping, Settings, labelled, 
 from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
 
 _HTTPS: Final = 443
-#: An API server's port on clusters that do not have it at 443, and where names are resolved.
+#: The port of an API server on clusters that do not use 443, and the port of DNS.
 _API_SERVER: Final = 6443
 _DNS: Final = 53
 _EVERY: Final = "15s"
 
 
 def network(settings: Settings) -> Sequence[Obj]:
-    """All of them."""
+    """The network objects."""
     return [*_services(settings), _policy(settings), *_scraped(settings)]
 
 
@@ -37,7 +37,7 @@ def _service(settings: Settings, name: str, port: dict[str, Any]) -> Obj:
 
 
 def _policy(settings: Settings) -> Obj:
-    """In: metrics, probes and what the API server asks, whose address nobody knows. Out: the API server and names."""
+    """Ingress: metrics, probes and webhooks, from any address. Egress: the API server and DNS."""
     ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
     egress = [
         {"ports": [{"protocol": "TCP", "port": _HTTPS}, {"protocol": "TCP", "port": _API_SERVER}]},
@@ -69,9 +69,9 @@ def _scraped(settings: Settings) -> Iterator[Obj]:
 
 # --- webhooks ---
 #
-# What tells an API server which objects to ask the operator about.
+# The webhook configurations.
 #
-# The authority that signs its certificate is not in them: the operator makes one, and writes it there.
+# They lack the certificate authority, which the operator creates and writes there.
 # Source of policies and selectors: Kueue's config/components/webhook, JobSet's config/components/webhook.
 
 
@@ -80,7 +80,7 @@ _WITHIN: Final = 10  # seconds
 
 
 def webhooks(settings: Settings) -> Sequence[Obj]:
-    """The two configurations; none where nobody is asked."""
+    """The two webhook configurations; none without webhooks."""
     if not has_webhooks(settings):
         return []
     found = hooks(settings.controllers)

@@ -1,4 +1,4 @@
-"""What whoever installs an operator chooses."""
+"""The settings of an operator's installation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.controller_groups import ON_KUBERNETES
 
-#: The priority of what a cluster cannot do without; there is a class of it on every cluster.
+#: The PriorityClass of critical pods, which exists on every cluster.
 CRITICAL: Final = "system-cluster-critical"
 
 
 class Scraping(StrEnum):
-    """By which object the cluster's Prometheus finds the metrics."""
+    """The object that configures the cluster's Prometheus to scrape the metrics."""
 
     NONE = "none"
     #: Managed Prometheus of GKE.
@@ -24,26 +24,26 @@ class Scraping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See the module. What is left out is as in `deploy/operator/base`."""
+    """The choices of an installation. The defaults are those of `deploy/operator/base`."""
 
     image: str = "batchyard:0.1.0"
     namespace: str = "batchyard-system"
-    #: What all of its objects are called, or begin with.
+    #: The name of its objects, or their prefix.
     name: str = "batchyard-operator"
     replicas: int = 2
     controllers: Sequence[str] = ON_KUBERNETES
-    #: Whether the API server asks it about objects: defaults, rules, and v1beta1 of Kueue's kinds.
+    #: Whether webhooks are installed: defaulting, validation, and conversion of Kueue's v1beta1.
     webhooks: bool = True
-    #: Whether the kinds are installed with it.
+    #: Whether the CRDs are installed.
     definitions: bool = True
-    #: Whether the roles for people are: `kueue-batch-admin-role`, `kueue-batch-user-role` and those in them.
+    #: Whether the user roles are installed: `kueue-batch-admin-role`, `kueue-batch-user-role` and those they aggregate.
     user_roles: bool = True
-    #: Whether it shows the page, to whoever shows a token of the cluster.
+    #: Whether the dashboard is served, to requests with a token of the cluster.
     page: bool = True
     fair_sharing: bool = False
-    #: The text of Kueue's Configuration, to decide by; '' for none.
+    #: The text of Kueue's Configuration; '' for none.
     configuration: str = ""
-    #: A PriorityClass that is there, or '' for none.
+    #: An existing PriorityClass, or '' for none.
     priority_class: str = CRITICAL
     scraping: Scraping = Scraping.NONE
     requests: Mapping[str, str] = field(default_factory=lambda: {"cpu": "500m", "memory": "512Mi"})
@@ -65,22 +65,22 @@ class Settings:
 
     @property
     def webhook_service(self) -> str:
-        """The Service of the webhooks; the configurations of webhooks are called so too."""
+        """The Service of the webhooks, and the name of the webhook configurations."""
         return f"{self.name}-webhooks"
 
 
 # --- labelled ---
 #
-# How the objects of an installation are told from others.
+# The labels of an installation's objects.
 
 
 def labels(settings: Settings) -> Mapping[str, str]:
-    """By which its pods are found."""
+    """The selector labels of the operator's pods."""
     return {"app.kubernetes.io/name": "batchyard", "app.kubernetes.io/instance": settings.name}
 
 
 def labelled(obj: Mapping[str, Any], settings: Settings, name: str = "", namespace: str = "") -> Obj:
-    """An object under its name, or the installation's, with the labels."""
+    """An object with the given or the installation's name, and the labels."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(labels(settings))}
     if namespace:
         metadata["namespace"] = namespace

@@ -1,1 +1,1 @@
-"""What an operator answers where an API server elsewhere asks it about objects: which webhooks, and their answers."""
+"""The operator's admission and conversion webhooks: their registration and their answers."""

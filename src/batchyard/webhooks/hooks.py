@@ -1,7 +1,7 @@
-"""Which objects an API server elsewhere asks about, by the names that the webhooks of Kueue and JobSet have.
+"""The webhooks by kind and operation, under the names that Kueue's and JobSet's webhooks have.
 
-Sources: Kueue's config/components/webhook, JobSet's config/components/webhook. What their CRDs say as rules is said by
-webhooks here, so that there is one for some kinds more.
+Sources: Kueue's config/components/webhook, JobSet's config/components/webhook. The CEL rules of their CRDs are
+checked by webhooks here, so some kinds have a webhook more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,36 +12,36 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 
-#: The paths at which the operator is asked.
+#: The URL paths of the webhooks.
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 CONVERT: Final = "/convert"
-#: Namespaces whose Jobs and pods are never asked about: a cluster must start without us.
+#: A Namespace whose Jobs and pods are excluded: a cluster must be able to start without the operator.
 SYSTEM: Final = "kube-system"
-#: By what pods of JobSets are told from others.
+#: The label that distinguishes pods of JobSets.
 POD_LABEL: Final = well_known.JOB_SET_NAME
 _CREATED: Final = ("CREATE",)
 _WRITTEN: Final = ("CREATE", "UPDATE")
 
 
 class Hook(NamedTuple):
-    """One webhook: what it is asked about."""
+    """One webhook: the requests that it handles."""
 
     name: str
     info: ServedKind
     operations: Sequence[str]
     mutates: bool
-    #: Parts of the objects that it is asked about too.
+    #: Subresources that it also handles.
     parts: Sequence[str] = ()
 
     @property
     def resources(self) -> list[str]:
-        """The resources as rules name them."""
+        """The resources in the notation of webhook rules."""
         return [self.info.plural, *(f"{self.info.plural}/{part}" for part in self.parts)]
 
     @property
     def is_of_work(self) -> bool:
-        """Whether it is about what users run, which there is in every Namespace."""
+        """Whether it handles the users' workloads, which exist in every Namespace."""
         return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
 
 
@@ -59,12 +59,12 @@ _VALIDATED: Final = {
     ),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
-#: Kinds of whose status a webhook is asked too.
+#: Kinds whose status subresource is validated too.
 _WITH_STATUS: Final = (scheme.WORKLOAD,)
 
 
 def hooks(of: Sequence[str]) -> Sequence[Hook]:
-    """The webhooks of groups of controllers: those that change objects first."""
+    """The webhooks of controller groups, mutating ones first."""
     return [*_hooks(of, mutates=True), *_hooks(of, mutates=False)]
 
 
@@ -79,7 +79,7 @@ def _hooks(of: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
 
 # --- lookups ---
 #
-# What answers look up: they are worked out from what is known, and again once what they lacked has been asked for.
+# Lookups of an answer: it is computed from the known objects, and again after a missing object was fetched.
 
 
 class Question(NamedTuple):
@@ -89,8 +89,8 @@ class Question(NamedTuple):
     owner: str = ""
 
 
-class Unknown(Exception):  # noqa: N818 - what it is
-    """Somebody looked up what is not known yet."""
+class Unknown(Exception):  # noqa: N818 - reads better
+    """An answer requires an object that has not been fetched yet."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(str(question))
@@ -98,7 +98,7 @@ class Unknown(Exception):  # noqa: N818 - what it is
 
 
 class Lookups:
-    """What is known for one answer; Unknown for all else."""
+    """The fetched objects for one answer; raises Unknown for others."""
 
     def __init__(self, namespace: str, known: Mapping[Question, Sequence[Obj]]) -> None:
         self._namespace = namespace

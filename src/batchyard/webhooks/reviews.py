@@ -1,8 +1,7 @@
-"""Answers to an API server that asks about objects: AdmissionReview and ConversionReview, both of v1.
+"""Answers to an external API server: AdmissionReview and ConversionReview, both v1.
 
-They are worked out by the functions that the embedded API server goes by, so that an object is completed, checked and
-converted in the same way wherever it is stored. Of kinds of Kubernetes itself only what Kueue and JobSet ask is asked:
-their API server has completed and checked them.
+They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For
+kinds of Kubernetes itself only the rules of Kueue and JobSet apply: their API server has applied the others.
 Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
 """
 
@@ -24,11 +23,11 @@ from batchyard.webhooks.hooks import Lookups
 
 # --- patches ---
 #
-# What makes one object of another, as a JSON patch (RFC 6902).
+# The difference between two objects as a JSON patch (RFC 6902).
 
 
 def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The operations: fields of objects one by one, lists whole."""
+    """The operations: fields of objects one by one, lists as a whole."""
     return list(_operations(before, after, ""))
 
 
@@ -54,23 +53,23 @@ def _escaped(field: str) -> str:
 _ADMISSION: Final = "admission.k8s.io/v1"
 _CONVERSION: Final = "apiextensions.k8s.io/v1"
 _WORK: Final = (scheme.JOB, scheme.JOB_SET)
-#: How the embedded API server begins what a webhook says; here the API server that asks puts it before the answer.
+#: The prefix of the embedded API server's webhook errors; here the external API server adds it.
 _DENIED: Final = " denied the request: "
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class NotUnderstood(ValueError):  # noqa: N818 - what it is
-    """What was sent is no review."""
+class NotUnderstood(ValueError):  # noqa: N818 - reads better
+    """The request body is not a review."""
 
 
 def namespace_of(review: Mapping[str, Any]) -> str:
-    """The Namespace of what is asked about."""
+    """The Namespace of the reviewed object."""
     namespace: str = _request(review).get("namespace") or ""
     return namespace
 
 
 def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups, managed: Selector | None = None) -> Obj:
-    """The answer with what the object is to be as a patch; `managed` selects the Namespaces whose jobs are managed."""
+    """The response with the defaults as a JSON patch; `managed` selects the Namespaces whose jobs are managed."""
     request = _request(review)
     obj = _object(request, "object")
     try:
@@ -84,7 +83,7 @@ def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups, man
 
 
 def validated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -> Obj:
-    """The answer whether the object may be stored."""
+    """The response whether the object is allowed."""
     request = _request(review)
     new = _in_namespace(_object(request, "object"), request)
     old = _object(request, "oldObject") if request.get("operation") == "UPDATE" else None
@@ -100,11 +99,11 @@ def validated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -
 
 
 def converted(review: Mapping[str, Any]) -> Obj:
-    """The answer with the objects in another version; one that cannot be converted fails all, as the form has it."""
+    """The response with the objects in another version; if one cannot be converted, the review fails."""
     request = _request(review)
     wanted, objects = request.get("desiredAPIVersion"), request.get("objects")
     if not isinstance(wanted, str) or not isinstance(objects, list):
-        raise NotUnderstood("a ConversionReview names desiredAPIVersion and objects")
+        raise NotUnderstood("a ConversionReview requires desiredAPIVersion and objects")
     told: dict[str, Any] = {"uid": request.get("uid", "")}
     try:
         done = [conversion.from_storage(conversion.to_storage(obj), wanted) for obj in objects]
@@ -116,7 +115,7 @@ def converted(review: Mapping[str, Any]) -> Obj:
 
 
 def _completed(obj: Obj, groups: Sequence[str], find: Lookups, managed: Selector | None) -> Obj:
-    """The object as it is stored."""
+    """The object with defaults and mutations, as it is stored."""
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, find)
@@ -135,13 +134,13 @@ def _faults(new: Obj, old: Obj | None, part: str) -> Iterator[FieldError]:
         yield from validation.validate_status(new, old) if old is not None else ()
         return
     found = validation.validate(new) if old is None else validation.validate_update(new, old)
-    # What a name may be is said by the API server; while it is still to make one there is none.
+    # The API server validates names itself; a name that is still to be generated is empty.
     ours = (fault for fault in found if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in ours if fault.webhook or kind != scheme.JOB)
 
 
 def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: Lookups) -> None:
-    """What is asked beyond the object itself; Forbidden where that refuses it."""
+    """Check rules that depend on other objects; raises Forbidden."""
     kind = group_kind(new)
     if kind == scheme.POD:
         validate_pod(new, find)
@@ -152,7 +151,7 @@ def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: Lookups) -> N
 def _request(review: Mapping[str, Any]) -> Mapping[str, Any]:
     request = review.get("request")
     if not isinstance(request, dict):
-        raise NotUnderstood("a review has a request")
+        raise NotUnderstood("a review requires a request")
     return request
 
 
@@ -165,7 +164,7 @@ def _object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _in_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with its Namespace, which a new one need not say."""
+    """The object with its Namespace set, which a new object may omit."""
     namespace, metadata = request.get("namespace"), obj["metadata"]
     if not namespace or metadata.get("namespace"):
         return obj
@@ -173,7 +172,7 @@ def _in_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, 
 
 
 def _as_sent(done: Obj, sent: Obj) -> Obj:
-    """The object without the Namespace where it was sent without."""
+    """The object without the Namespace if it was sent without."""
     if "namespace" in sent["metadata"]:
         return done
     metadata = {field: value for field, value in done["metadata"].items() if field != "namespace"}

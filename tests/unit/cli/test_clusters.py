@@ -53,7 +53,7 @@ def test_pods_without_a_node_are_shown_with_the_reason(batchyard: Batchyard) -> 
 def test_a_file_without_a_cluster_is_no_cluster(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "flavors.yaml: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1" in done.stderr
+    assert "flavors.yaml: no Cluster of cloud.batchyard.dev/v1alpha1 in this file" in done.stderr
 
 
 def test_two_clusters_are_one_too_many(batchyard: Batchyard) -> None:

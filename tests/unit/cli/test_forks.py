@@ -80,7 +80,7 @@ def test_what_is_refused_is_said_and_fails(batchyard: Batchyard, tmp_path: Path)
     assert done.returncode == 1
     assert done.stderr.startswith("refused: delete Workload.kueue.x-k8s.io team/x: NotFound")
     wrong = batchyard("whatif", "--state", at_ten(tmp_path), "--delete", "wardrobe/x")
-    assert wrong.stderr.startswith("--delete: 'wardrobe' is no kind; name one, such as node\n")
+    assert wrong.stderr.startswith("--delete: 'wardrobe' is not a known kind; use a kind such as node\n")
 
 
 def test_eta_tells_one_and_all(batchyard: Batchyard, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_eta_tells_one_and_all(batchyard: Batchyard, tmp_path: Path) -> None:
 
 def test_eta_of_nobody_fails(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("eta", "job/x", "--state", at_ten(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "batchyard: there is no job default/x\n")
+    assert (done.returncode, done.stderr) == (1, "batchyard: not found: job default/x\n")
     assert batchyard("eta", "pod/x", "--state", at_ten(tmp_path)).returncode == 1
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2
@@ -107,7 +107,7 @@ def test_without_a_platform_it_is_said_what_to_do(batchyard: Batchyard, tmp_path
 def test_of_whom_nobody_knows_how_long_he_runs_is_named(batchyard: Batchyard, tmp_path: Path) -> None:
     there = document_of(state([*queue(1), workload("a"), workload("b", 5, 1)], 10))
     done = batchyard("whatif", "--state", written(tmp_path, there, "s"), "-f", written(tmp_path, queue(2)[1]))
-    assert done.stderr == "batchyard: nobody knows how long team/a will run: they go on in both runs\n"
+    assert done.stderr == "batchyard: run time of team/a is unknown: they keep running in both runs\n"
     assert done.stdout.startswith("1 start that would not\n")
 
 

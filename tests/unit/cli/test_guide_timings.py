@@ -60,13 +60,13 @@ def test_each_row_of_a_late_world_names_the_job_that_was_late_and_by_how_much() 
 
 def test_what_is_late_by_little_is_no_missed_timing_but_the_reason_of_a_row() -> None:
     timings = Timings(STEPS)
-    timings.note(Timing("low-priority", "look at", "the queues", SECOND // 2))
+    timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
     timings.note(Timing("low-priority", "Job", "in-time", -SECOND))
     assert timings.missed == []
     (row,) = timings.differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
     assert (
         str(row)
-        == "low-priority: cq: simulated 1, live 2; reason: step low-priority: look at the queues was 0.50s late"
+        == "low-priority: cq: simulated 1, live 2; reason: step low-priority: reading of the queues was 0.50s late"
     )
     assert row.is_explained
 
@@ -83,7 +83,7 @@ def test_what_never_came_is_missed_and_told() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
     (missed,) = timings.missed
-    assert str(missed) == "step high-priority: end of Job endless had not come 24h after it was due"
+    assert str(missed) == "step high-priority: end of Job endless did not happen within 24h after it was due"
     assert missed.document() == {
         "step": "high-priority",
         "what": "end of Job",

@@ -22,7 +22,7 @@ def lint(*arguments: str, text: str = "") -> tuple[int, str, str]:
 
 
 def test_nothing_found_says_how_much_was_read() -> None:
-    assert lint(SOUND) == (0, "", "batchyard: nothing found in 7 documents\n")
+    assert lint(SOUND) == (0, "", "batchyard: no findings in 7 documents\n")
 
 
 def test_a_finding_says_where_what_and_what_to_do() -> None:
@@ -30,8 +30,8 @@ def test_a_finding_says_where_what_and_what_to_do() -> None:
     assert code == 1
     assert told.splitlines() == [
         "<stdin>:4: error null-namespace-selector: ClusterQueue/cq spec.namespaceSelector",
-        "    there is no namespaceSelector, which selects no namespace: nothing is ever admitted here",
-        "    fix: write `namespaceSelector: {}` for all namespaces, or labels of those that may use the queue",
+        "    namespaceSelector is missing, which selects no namespace: no Workload is ever admitted here",
+        "    fix: set `namespaceSelector: {}` for all namespaces, or the labels of those that may use the queue",
         "    see: docs/lint.md#null-namespace-selector",
     ]
     assert summary == "batchyard: 1 error, 0 warnings, 1 note in 1 document\n"

@@ -27,13 +27,14 @@ def test_controllers_that_run_elsewhere_alone_are_refused() -> None:
 
 
 def test_a_lease_ends_after_who_holds_it_has_ended() -> None:
-    assert "a lease is longer than its renew deadline" in told_of("operator", "--leader-elect-renew-deadline", "15s")
+    told = told_of("operator", "--leader-elect-renew-deadline", "15s")
+    assert "the lease duration must exceed the renew deadline" in told
     assert "'soon' is not a duration" in told_of("operator", "--leader-elect-retry-period", "soon")
 
 
 def test_a_configuration_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "kueue.yaml"
-    assert "name a file that holds Kueue's Configuration" in told_of("operator", "--config", str(file))
+    assert "give a file with Kueue's Configuration" in told_of("operator", "--config", str(file))
     file.write_text(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n"
     )

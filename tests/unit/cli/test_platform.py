@@ -37,7 +37,7 @@ def test_what_init_writes_can_be_planned_and_rendered(tmp_path: Path, example: s
 
 def test_init_never_writes_over_a_file(file: Path) -> None:
     file.write_text("mine")
-    assert "is there already" in run("init", str(file), fails=True)[1]
+    assert "already exists" in run("init", str(file), fails=True)[1]
     assert file.read_text() == "mine"
 
 

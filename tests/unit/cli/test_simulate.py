@@ -43,10 +43,10 @@ def test_a_loop_found_often_is_said_once() -> None:
 def test_refusals_are_said_up_to_a_number() -> None:
     delete = ", annotations: {batchyard.dev/delete-at: %ds}"
     documents = [CONFIG_MAP % (delete % second) for second in range(1, LINES_MAX + 5)]
-    lines = [line for line in said_of(simulate("---\n".join(documents))) if line.startswith("refused: ")]
-    assert lines[0] == 'refused: delete ConfigMap b/a: NotFound: ConfigMap "b/a" not found'
+    lines = [line for line in said_of(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
+    assert lines[0] == 'rejected: delete ConfigMap b/a: NotFound: ConfigMap "b/a" not found'
     assert len(lines) == LINES_MAX + 1
-    assert lines[-1] == "refused: and 3 more"
+    assert lines[-1] == "rejected: and 3 more"
 
 
 def test_progress_never_says_done_before_the_end() -> None:

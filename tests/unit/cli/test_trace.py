@@ -20,10 +20,10 @@ def test_the_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -
     titles = [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")]
     assert titles == [
         "pods",
-        "waits of those placed in both, from creation to binding",
-        "why pods were never placed",
-        "what was requested of what there is",
-        "GPU that is free but useless to a typical pod",
+        "waits of pods scheduled in both, from creation to binding",
+        "reasons of pods that were never scheduled",
+        "requested share of the allocatable resources",
+        "free GPU share that a typical pod cannot use",
         "over time",
     ]
     assert "longer here, by" in done.stdout
@@ -41,8 +41,8 @@ def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Pat
 
 def test_a_trace_runs_under_a_load_and_nothing_else_does(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
-    assert done.stdout.startswith("# pods, 10 times as fast\n")
-    assert "--load is for the pods of a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
+    assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
+    assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
     assert "'0' is no load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
 
 

@@ -34,7 +34,7 @@ def test_a_folder_with_other_things_in_it_is_left_as_it_is(tmp_path: Path) -> No
 
 def test_what_runs_nowhere_is_told(tmp_path: Path) -> None:
     for command in ("status", "down"):
-        assert f"nothing runs in {tmp_path}" in told_of(command, "--data-dir", str(tmp_path))
+        assert f"no platform runs in {tmp_path}" in told_of(command, "--data-dir", str(tmp_path))
     assert "there is no such journal" in told_of("backup", str(tmp_path / "b"), "--data-dir", str(tmp_path))
 
 
@@ -48,29 +48,29 @@ def test_what_is_said_of_pods_of_this_machine_is_told_where_it_is_none(tmp_path:
     up = ("up", "--data-dir", str(tmp_path / "new"))
     assert "are for pods of this machine: add --cluster local" in told_of(*up, "--image", "a=/")
     simulated = str(EXAMPLES / "refarch" / "cluster.yaml")
-    assert "which is no node of this Cluster; add spec.local" in told_of(*up, "--cluster", simulated, "--image", "a=/")
+    assert "which is not a node of this Cluster" in told_of(*up, "--cluster", simulated, "--image", "a=/")
     assert not (tmp_path / "new").exists()
 
 
 def test_what_stands_for_no_image_is_told(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--image")
-    assert "--image a: write it as NAME=DIRECTORY" in told_of(*up, "a")
-    assert f"{tmp_path / 'none'} is no folder; name a virtualenv" in told_of(*up, f"a={tmp_path / 'none'}")
+    assert "--image a: use NAME=DIRECTORY" in told_of(*up, "a")
+    assert f"{tmp_path / 'none'} is not a folder; give a virtualenv" in told_of(*up, f"a={tmp_path / 'none'}")
 
 
 def test_processes_of_this_machine_run_in_real_time(tmp_path: Path) -> None:
     told = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
-    assert "processes run as fast as they run: leave out --speed" in told
+    assert "real processes cannot be sped up: leave out --speed" in told
 
 
 def test_time_that_others_live_in_has_a_greatest_speed() -> None:
-    assert "say a factor, at most 3600x" in told_of("up", "--speed", "max")
+    assert "give a factor, at most 3600x" in told_of("up", "--speed", "max")
 
 
 def test_what_is_no_file_of_a_cluster_is_told(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
-    assert f"{tmp_path / 'none'}: No such file or directory; name a file" in told_of(*up, str(tmp_path / "none"))
-    assert f"{tmp_path}: Is a directory; name a file" in told_of(*up, str(tmp_path))
+    assert f"{tmp_path / 'none'}: No such file or directory; give a file" in told_of(*up, str(tmp_path / "none"))
+    assert f"{tmp_path}: Is a directory; give a file" in told_of(*up, str(tmp_path))
 
 
 def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     told = told_of("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path / 'up.log'}: Is a directory; see that it may be written" in told
+    assert f"{tmp_path / 'up.log'}: Is a directory; check its permissions" in told
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
@@ -104,11 +104,11 @@ def test_a_backup_into_no_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_a_link_for_somebody_without_a_name_is_not_one_for_the_owner(tmp_path: Path) -> None:
-    assert "--user has no name" in told_of("page", "--user", "", "--data-dir", str(tmp_path))
+    assert "--user must not be empty" in told_of("page", "--user", "", "--data-dir", str(tmp_path))
 
 
 def test_what_is_no_collector_is_told_before_anything_runs(tmp_path: Path) -> None:
     for url in ("nonsense", "ftp://x", "http://", "http://[", "localhost:4318"):
-        assert "is no URL of a collector; write it as http://" in told_of(
+        assert "is not a collector URL; use a form such as http://" in told_of(
             "up", "--otlp", url, "--data-dir", str(tmp_path)
         )

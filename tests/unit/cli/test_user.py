@@ -13,7 +13,7 @@ Batchyard: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("user", "anna", "--data-dir", tmp_path)
     assert done.returncode == 1
-    assert "nothing runs in" in done.stderr
+    assert "no platform runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -22,12 +22,12 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
     [
         (("system:admin",), "reserved"),
         (("anna", "--group", "system:masters"), "reserved"),
-        (("../anna",), "becomes that of a file"),
-        ((".anna",), "becomes that of a file"),
-        (("",), "nobody has an empty name"),
-        (("an\nna",), "characters that cannot be seen"),
-        (("anna", "--group", "a\tb"), "characters that cannot be seen"),
-        (("a" * 65,), "which has 64 letters at most"),
+        (("../anna",), "must also be a valid file name"),
+        ((".anna",), "must also be a valid file name"),
+        (("",), "a name must not be empty"),
+        (("an\nna",), "unprintable characters"),
+        (("anna", "--group", "a\tb"), "unprintable characters"),
+        (("a" * 65,), "a certificate allows at most 64 characters"),
     ],
 )
 def test_names_that_are_the_platforms_are_refused(

@@ -1,1 +1,1 @@
-"""Commands with their options, one a file, as `cli/app.py` registers them. Imports little: help comes at once."""
+"""The commands with their options, one per file, registered in `cli/app.py`. Imports little, so that help is fast."""

@@ -27,20 +27,20 @@ def compare(
         list[str] | None,
         typer.Option(metavar="PATH", help="The load of both: manifests, or a folder of a trace (CSV); repeatable."),
     ] = None,
-    cluster_a: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes there are with A.")] = None,
-    cluster_b: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes there are with B.")] = None,
+    cluster_a: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes of A.")] = None,
+    cluster_b: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes of B.")] = None,
     load: Annotated[
         Fraction | None,
-        typer.Option(parser=_load, metavar="FACTOR", help="Let the pods of a trace come so many times as fast."),
+        typer.Option(parser=_load, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
     ] = None,
     until: Annotated[
         Duration | None,
         typer.Option(parser=of.duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
     ] = None,
     seed: of.Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Run both with so many seeds from --seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds to run both with, from --seed on.")] = 1,
     output: of.Output = Output.TABLE,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as one HTML file, too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
 ) -> None:
     """Compare two configurations on the same load: waits, utilisation, fairness, preemptions, costs."""
     from batchyard.cli import compare as command  # noqa: PLC0415 - loads the platform

@@ -10,7 +10,7 @@ from batchyard.cli.submit import options as of
 
 
 class By(StrEnum):
-    """What a row is about."""
+    """The grouping of the rows."""
 
     TEAM = "team"
     QUEUE = "queue"
@@ -22,7 +22,7 @@ class By(StrEnum):
 
 
 class Form(StrEnum):
-    """How a report is printed."""
+    """Output formats of the report."""
 
     TABLE = "table"
     JSON = "json"
@@ -32,23 +32,24 @@ class Form(StrEnum):
 
 def cost(
     context: typer.Context,
-    by: Annotated[By, typer.Option(help="What a row is about.")] = By.TEAM,
+    by: Annotated[By, typer.Option(help="The grouping of the rows.")] = By.TEAM,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="From then on: a time, or how long ago, as 24h or 7d.")
+        str, typer.Option(metavar="WHEN", help="Begin: a time, or a duration ago such as 24h or 7d.")
     ] = "24h",
     begin: Annotated[str, typer.Option("--from", metavar="WHEN", help="The same as --since.", show_default=False)] = "",
-    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="Before then: a time, or how long ago.")] = "",
+    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or a duration ago.")] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NS", help="Of this team alone; by default of all one may see.")
+        str,
+        typer.Option("--namespace", "-n", metavar="NS", help="Only this namespace; default: all that you may list."),
     ] = "",
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,
     output: Annotated[Form, typer.Option("--output", "-o", help="How to print it.")] = Form.TABLE,
 ) -> None:
-    """Say what machines cost, for whom, and what of it was lost or lay idle."""
-    from batchyard.cli import cost as command  # noqa: PLC0415 - loads what talks to servers
-    from batchyard.cli.reaching import Target  # noqa: PLC0415 - as above
+    """Show the costs of machines, for whom, and the lost and idle part."""
+    from batchyard.cli import cost as command  # noqa: PLC0415 - loads the HTTP client
+    from batchyard.cli.reaching import Target  # noqa: PLC0415 - loads the HTTP client
 
     target = Target(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
     command.cost(target, command.Asked(by, begin or since, end, namespace), output)

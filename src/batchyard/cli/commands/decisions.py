@@ -12,26 +12,28 @@ from batchyard.cli.submit import options as of
 def decisions(
     context: typer.Context,
     about: Annotated[
-        str, typer.Argument(metavar="KIND/NAME", help="About what, such as job/train; without it about all.")
+        str, typer.Argument(metavar="KIND/NAME", help="The object, such as job/train; default: all.")
     ] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NS", help="Where; by default as the kubeconfig says.")
+        str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")
     ] = "",
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Everywhere.")] = False,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")] = False,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="From then on: a time such as 2026-01-31T12:00:00Z, or 2h ago.")
+        str, typer.Option(metavar="WHEN", help="Begin: a time such as 2026-01-31T12:00:00Z, or 2h for 2 hours ago.")
     ] = "",
-    until: Annotated[str, typer.Option(metavar="WHEN", help="Before then: a time, or how long ago.")] = "",
-    reason: Annotated[str, typer.Option(metavar="REASON", help="Of this reason alone, such as Preempted.")] = "",
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="The latest so many.")] = 500,
+    until: Annotated[str, typer.Option(metavar="WHEN", help="End: a time, or a duration ago.")] = "",
+    reason: Annotated[str, typer.Option(metavar="REASON", help="Only this reason, such as Preempted.")] = "",
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="The number of latest decisions to show.")
+    ] = 500,
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print them.")] = Output.TABLE,
 ) -> None:
-    """Say what was decided, when, and what each decision rested on."""
-    from batchyard.cli import decisions as command  # noqa: PLC0415 - loads what talks to servers
-    from batchyard.cli.reaching import Target  # noqa: PLC0415 - as above
+    """List decisions with their times and details."""
+    from batchyard.cli import decisions as command  # noqa: PLC0415 - loads the HTTP client
+    from batchyard.cli.reaching import Target  # noqa: PLC0415 - loads the HTTP client
 
     target = Target(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
     asked = command.Asked(about, "" if all_namespaces else namespace, since, until, reason, limit)

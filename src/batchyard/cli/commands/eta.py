@@ -15,17 +15,17 @@ def eta(
     subject: Annotated[
         str, typer.Argument(metavar="[KIND/NAME]", help="workload/NAME, job/NAME or jobset/NAME.", show_default=False)
     ] = "",
-    all_: Annotated[bool, typer.Option("--all", help="All Workloads that wait.")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where it is.")] = "",
-    queue: Annotated[str, typer.Option(metavar="QUEUE", help="With --all: those of this LocalQueue.")] = "",
-    forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many forks are made at most.")] = 40,
+    all_: Annotated[bool, typer.Option("--all", help="All pending Workloads.")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace.")] = "",
+    queue: Annotated[str, typer.Option(metavar="QUEUE", help="With --all: only this LocalQueue.")] = "",
+    forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The most forks to run.")] = 40,
     until: of.Until = None,
     arrivals: Annotated[
-        bool, typer.Option("--arrivals/--no-arrivals", help="Whether others come as they came lately.")
+        bool, typer.Option("--arrivals/--no-arrivals", help="Simulate arrivals at the recent rate.")
     ] = True,
     state: Annotated[
         str | None,
-        typer.Option("--state", "-f", "--filename", metavar="FILE", help="A file of objects instead of a cluster."),
+        typer.Option("--state", "-f", "--filename", metavar="FILE", help="A state file instead of a cluster."),
     ] = None,
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
@@ -34,11 +34,11 @@ def eta(
     seed: of.Seed = 0,
     output: of.Output = Output.TABLE,
 ) -> None:
-    """Tell when Workloads start, with an interval, from many simulated futures of the present state."""
+    """Forecast the start of Workloads, with an interval, from many simulated forks of the current state."""
     if bool(subject) == all_:
-        raise typer.BadParameter("name one as KIND/NAME, or say --all")
+        raise typer.BadParameter("give one KIND/NAME, or use --all")
     if queue and not all_:
-        raise typer.BadParameter("--queue goes with --all")
+        raise typer.BadParameter("--queue requires --all")
     from batchyard.cli import eta as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
     from batchyard.sim.forecast import HORIZON, Asked  # noqa: PLC0415 - loads the platform

@@ -5,27 +5,27 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="fault", help="Break parts of a platform that runs.", no_args_is_help=True)
+app = typer.Typer(name="fault", help="Inject faults into a running platform.", no_args_is_help=True)
 
 
 @app.callback()
 def fault() -> None:
-    """Break parts of a platform that runs."""
+    """Inject faults into a running platform."""
 
 
 @app.command()
 def node(
     name: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
-    crash: Annotated[bool, typer.Option("--crash", help="Its simulated machine is lost until it is repaired.")] = False,
+    crash: Annotated[bool, typer.Option("--crash", help="Crash its simulated machine until it is repaired.")] = False,
     reclaim: Annotated[
-        bool, typer.Option("--reclaim", help="The cloud takes its Spot machine back, with 30 seconds of notice.")
+        bool, typer.Option("--reclaim", help="Reclaim its Spot machine, with 30 seconds of notice.")
     ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="It is cordoned and its pods are evicted.")] = False,
-    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")] = Path(
+    drain: Annotated[bool, typer.Option("--drain", help="Cordon it and evict its pods.")] = False,
+    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = Path(
         ".batchyard"
     ),
 ) -> None:
-    """Crash, reclaim or drain a node of a platform that runs, as its owner."""
+    """Crash, reclaim or drain a node of a running platform, as its owner."""
     if crash + reclaim + drain != 1:
         raise typer.BadParameter("give one of --crash, --reclaim and --drain")
     from batchyard.cli import fault as command  # noqa: PLC0415 - loads the platform

@@ -1,4 +1,4 @@
-"""The options that `whatif` and `eta` share: which state, how far, and how it is told."""
+"""The options that `whatif` and `eta` share: the state, the horizon, and the output."""
 
 from typing import Annotated, TypeAlias
 
@@ -10,7 +10,7 @@ from batchyard.cli.submit import options as of_submit
 
 
 def duration(text: str | int) -> Duration:
-    """A length of time as it is written."""
+    """Parse a duration."""
     try:
         return text if isinstance(text, int) else parse_duration(text)
     except ValueError as wrong:
@@ -23,13 +23,13 @@ Context: TypeAlias = of_submit.Context
 DataDir: TypeAlias = of_submit.DataDir
 Until: TypeAlias = Annotated[
     Duration | None,
-    typer.Option(parser=duration, metavar="DURATION", help="How far to look, such as 2h; a day if nobody says."),
+    typer.Option(parser=duration, metavar="DURATION", help="The horizon, such as 2h; default: a day."),
 ]
 StateFile: TypeAlias = Annotated[
-    str | None, typer.Option("--state", metavar="FILE", help="A file of objects instead of a cluster.")
+    str | None, typer.Option("--state", metavar="FILE", help="A state file instead of a cluster.")
 ]
 FairSharing: TypeAlias = Annotated[
-    bool, typer.Option("--fair-sharing", help="The cluster's queues share fairly, as its Kueue is told to.")
+    bool, typer.Option("--fair-sharing", help="Use fair sharing, if the cluster's Kueue does.")
 ]
-Seed: TypeAlias = Annotated[int, typer.Option(help="Fixes whatever is drawn.")]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of all random values.")]
 Output: TypeAlias = Annotated[options.Output, typer.Option("--output", "-o", help="How to print it.")]

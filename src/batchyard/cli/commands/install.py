@@ -11,27 +11,26 @@ from batchyard.cli.options import Scraped
 
 def install(
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NS", help="Where the operator is.")
+        str, typer.Option("--namespace", "-n", metavar="NS", help="The operator's namespace.")
     ] = "batchyard-system",
-    name: Annotated[str, typer.Option(metavar="NAME", help="What its objects are called.")] = "batchyard-operator",
-    image: Annotated[str, typer.Option(metavar="IMAGE", help="What its pods run.")] = "batchyard:0.1.0",
-    replicas: Annotated[int, typer.Option(min=1, help="How many pods; one of them decides.")] = 2,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The name of its objects.")] = "batchyard-operator",
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="The image of its pods.")] = "batchyard:0.1.0",
+    replicas: Annotated[int, typer.Option(min=1, help="The number of pods; one of them is the leader.")] = 2,
     controllers: Annotated[
-        str, typer.Option(metavar="LIST", help="Which run: *, name, -name; by default what Kubernetes does not do.")
+        str,
+        typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; default: those that Kubernetes lacks."),
     ] = "",
-    webhooks: Annotated[bool, typer.Option(help="Whether the API server asks the operator about objects.")] = True,
-    crds: Annotated[bool, typer.Option(help="Whether the kinds are installed with it.")] = True,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration, to decide by.")
-    ] = None,
-    scraping: Annotated[Scraped, typer.Option(help="How Prometheus is told of the metrics.")] = Scraped.NONE,
+    webhooks: Annotated[bool, typer.Option(help="Install the webhooks.")] = True,
+    crds: Annotated[bool, typer.Option(help="Install the CRDs.")] = True,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")] = None,
+    scraping: Annotated[Scraped, typer.Option(help="The object that configures Prometheus' scraping.")] = Scraped.NONE,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write files with a kustomization there; else all is printed.")
+        Path | None, typer.Option(metavar="DIR", help="Write a kustomization to this folder instead of printing.")
     ] = None,
 ) -> None:
     """Print the manifests of the operator for a cluster: `batchyard install | kubectl apply --server-side -f -`."""
     from batchyard.cli.install import faults_of, run, text_of  # noqa: PLC0415 - loads the platform
-    from batchyard.operator_manifests import Scraping, Settings  # noqa: PLC0415 - as the rest
+    from batchyard.operator_manifests import Scraping, Settings  # noqa: PLC0415 - loads the platform
 
     settings = Settings(
         image=image,

@@ -15,18 +15,18 @@ def lint(
     ],
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The nodes there are: pools, limits, reservations."),
+        typer.Option(metavar="FILE", help="The nodes: pools, limits, reservations."),
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print the findings.")] = Output.TABLE,
     severity: Annotated[
-        Severities, typer.Option(help="Show nothing that is less severe.", show_default=True)
+        Severities, typer.Option(help="The lowest severity to show.", show_default=True)
     ] = Severities.NOTE,
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="NAME", help="Look only for this; may be given several times.")
+        list[str] | None, typer.Option("--rule", metavar="NAME", help="Check only this rule; repeatable.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also for warnings.")] = False,
 ) -> None:
-    """Tell what is wrong with manifests before they are applied, what comes of it, and how to mend it."""
+    """Check manifests before they are applied: problems, their consequences, and fixes."""
     from batchyard.cli.lint import Request, run  # noqa: PLC0415 - loads the platform
 
     run(Request([*paths, *([str(cluster)] if cluster else ())], output, severity, tuple(rule or ()), strict))

@@ -1,4 +1,4 @@
-"""The options of `batchyard platform create`, `status` and `destroy`, which join the other commands in `app`."""
+"""The options of `batchyard platform create`, `status` and `destroy`, registered in the same `app`."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -13,24 +13,18 @@ __all__ = ["app"]
 _File: TypeAlias = Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")]
 _Out: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="The rendered folder, with the journal; by default ./NAME."),
+    typer.Option("--out", metavar="DIR", help="The rendered folder with the journal; default: ./NAME."),
 ]
-_Project: TypeAlias = Annotated[
-    str, typer.Option(metavar="ID", help="The Google Cloud project, where the file names none or another.")
-]
+_Project: TypeAlias = Annotated[str, typer.Option(metavar="ID", help="The Google Cloud project; overrides the file.")]
 _Kubeconfig: TypeAlias = Annotated[
     str,
-    typer.Option(metavar="FILE", help="On GKE: where credentials go, by default a file of DIR. Else: the cluster."),
+    typer.Option(metavar="FILE", help="On GKE: where to write credentials, by default in DIR. Else: the cluster."),
 ]
-_Context: TypeAlias = Annotated[
-    str, typer.Option(metavar="NAME", help="Which context of the kubeconfig; where the cluster is not made on GKE.")
-]
-_Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, as programs need it.")]
-_DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print every command, and run none.")]
-_Skip: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--skip", metavar="STEP", help="Leave out a step; may be given several times.")
-]
-_Telling: TypeAlias = Annotated[Telling, typer.Option("--output", "-o", help="Lines for people, or JSON.")]
+_Context: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig; not for GKE.")]
+_Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+_DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print every command without running it.")]
+_Skip: TypeAlias = Annotated[list[str] | None, typer.Option("--skip", metavar="STEP", help="Skip a step; repeatable.")]
+_Telling: TypeAlias = Annotated[Telling, typer.Option("--output", "-o", help="Text or JSON lines.")]
 
 
 @app.command()
@@ -44,15 +38,15 @@ def create(
     dry_run: _DryRun = False,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Remove what an earlier file had made and this one says no longer, by --yes too."),
+        typer.Option("--prune", help="Remove objects that the file no longer contains, also with --yes."),
     ] = False,
     skip: _Skip = None,
     output: _Telling = Telling.TEXT,
 ) -> None:
-    """Make the platform, on GKE or on a cluster that is there; goes on where an earlier run ended."""
+    """Create the platform on GKE or on an existing cluster; resumes an unfinished run."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - as above
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - as above
+    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)
@@ -69,9 +63,9 @@ def status(
     context: _Context = "",
     output: _Telling = Telling.TEXT,
 ) -> None:
-    """Say step by step what is there of the platform; exits with 1 where something is not."""
+    """Show the state of the platform step by step; exits with 1 if something is missing."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - as above
+    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
 
     request = drive.Request(file, out, project, Wanted(kubeconfig, context), telling=output)
     drive.run_status(drive.work_of(request), request)
@@ -86,16 +80,14 @@ def destroy(
     context: _Context = "",
     yes: _Yes = False,
     dry_run: _DryRun = False,
-    unprotect: Annotated[
-        bool, typer.Option("--unprotect", help="Take the protection from deletion away, where there is one.")
-    ] = False,
+    unprotect: Annotated[bool, typer.Option("--unprotect", help="Remove deletion protection, if set.")] = False,
     skip: _Skip = None,
     output: _Telling = Telling.TEXT,
 ) -> None:
-    """Remove the platform: what runs, then what was made; say what stays."""
+    """Destroy the platform: first the workloads, then the resources; list what remains."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - as above
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - as above
+    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)

@@ -1,27 +1,29 @@
-"""What options of runs say alike: how fast time runs, and where the page of a run is written."""
+"""Options that several commands share: the speed of time, and the report of a run."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-#: Beyond this a second of the clock holds more than the platform can do in it.
+#: The highest speed: beyond it, the platform cannot do the work of a second of real time.
 SPEED_MAX = 3600
 
 Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write a page of the whole run as one HTML file.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report of the run.")
 ]
 
 
 def speed(text: str | float) -> float:
-    """A factor that somebody wrote: 60x, or 60; BadParameter if it is none."""
+    """Parse a factor, 60x or 60; BadParameter if malformed."""
     try:
         factor = float(str(text).removesuffix("x"))
     except ValueError:
         factor = 0.0
     if text == "max":
-        told = "time that others live in cannot run as fast as it may"
-        raise typer.BadParameter(f"{told}: say a factor, at most {SPEED_MAX}x; `batchyard simulate` knows no clock")
+        told = "a platform needs a fixed speed"
+        raise typer.BadParameter(
+            f"{told}: give a factor, at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can"
+        )
     if not 0 < factor <= SPEED_MAX:
-        raise typer.BadParameter(f"{text!r} is no speed; write it as 1x or 60x, at most {SPEED_MAX}x")
+        raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")
     return factor

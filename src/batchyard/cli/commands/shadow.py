@@ -11,31 +11,31 @@ from batchyard.cli.options import Telling
 
 Shadow: TypeAlias = Annotated[
     bool,
-    typer.Option("--shadow", help="Write nothing: tell where the cluster's Kueue decides otherwise than we would."),
+    typer.Option("--shadow", help="Observe only: report where the cluster's Kueue decides differently."),
 ]
 Lasts: TypeAlias = Annotated[
     Duration | None,
-    typer.Option("--for", parser=of.duration, metavar="DURATION", help="With --shadow: end after so long."),
+    typer.Option("--for", parser=of.duration, metavar="DURATION", help="With --shadow: end after this duration."),
 ]
 Patience: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
         parser=of.duration,
         metavar="DURATION",
-        help="With --shadow: how long one may take to do what the other has done; 15s by default.",
+        help="With --shadow: longest delay between both decisions; default: 15s.",
     ),
 ]
 
 Output: TypeAlias = Annotated[
     Telling | None,
-    typer.Option("--output", "-o", help="With --shadow: partings as JSON, a line each (the default), or for people."),
+    typer.Option("--output", "-o", help="With --shadow: divergences as JSON lines (default) or text."),
 ]
 
 
 def looks_on(shadow: bool, lasts: Duration | None, patience: Duration | None, form: Telling | None) -> bool:
-    """Whether it is a shadow; what is for one alone is refused without."""
+    """Whether shadow mode is on; BadParameter if its options are given without it."""
     if not shadow and any(each is not None for each in (lasts, patience, form)):
-        raise typer.BadParameter("--for, --patience and --output go with --shadow")
+        raise typer.BadParameter("--for, --patience and --output require --shadow")
     return shadow
 
 
@@ -48,12 +48,12 @@ def look_on(
     kueue: tuple[Path | None, bool],
     form: Telling | None,
 ) -> None:
-    """Look on beside the Kueue of a kubeconfig and a context; `kueue`: its Configuration, and whether it is fair."""
+    """Run shadow mode beside a Kueue; `kueue`: its Configuration, and whether it uses fair sharing."""
     from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.kueue_file import beside  # noqa: PLC0415 - as above
-    from batchyard.server.kubeconfig.access import Source  # noqa: PLC0415 - as above
-    from batchyard.server.operator.shadow import Wanted  # noqa: PLC0415 - as above
-    from batchyard.shadow.state import Terms  # noqa: PLC0415 - as above
+    from batchyard.cli.kueue_file import beside  # noqa: PLC0415 - loads the platform
+    from batchyard.server.kubeconfig.access import Source  # noqa: PLC0415 - loads the platform
+    from batchyard.server.operator.shadow import Wanted  # noqa: PLC0415 - loads the platform
+    from batchyard.shadow.state import Terms  # noqa: PLC0415 - loads the platform
 
     terms = Terms() if patience is None else Terms(min(Terms().settle, patience // 2), patience)
     config, fair_sharing = kueue

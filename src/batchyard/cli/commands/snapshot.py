@@ -14,18 +14,18 @@ def snapshot(
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,
     file: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where it is written; `-`: standard output.")
+        str, typer.Option("--output", "-o", metavar="FILE", help="The file to write; `-`: standard output.")
     ] = "-",
     redact: Annotated[
-        bool, typer.Option("--redact", help="Write hashes for names, and leave out commands, images and messages.")
+        bool, typer.Option("--redact", help="Hash names, and leave out commands, images and messages.")
     ] = False,
     redact_key: Annotated[
-        str, typer.Option(metavar="TEXT", help="With --redact: the same names get the same hashes each time.")
+        str, typer.Option(metavar="TEXT", help="With --redact: key of the hashes, to compare snapshots.")
     ] = "",
 ) -> None:
-    """Write the state of a live cluster as a file, for why, eta, whatif, lint, simulate and compare. Only reads."""
+    """Write the state of a live cluster to a file, for why, eta, whatif, lint, simulate and compare. Read-only."""
     if redact_key and not redact:
-        raise typer.BadParameter("--redact-key goes with --redact")
+        raise typer.BadParameter("--redact-key requires --redact")
     from batchyard.cli import snapshot as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
 

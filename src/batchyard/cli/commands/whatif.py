@@ -14,7 +14,7 @@ def whatif(
     context: typer.Context,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH", help="A scenario to change, instead of a cluster: its manifests."),
+        typer.Argument(metavar="PATH", help="Manifests of a scenario to change, instead of a cluster."),
     ] = None,
     change: Annotated[
         list[str] | None,
@@ -22,10 +22,16 @@ def whatif(
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND/NAME", help="What to delete; KIND/NAMESPACE/NAME where it has one; repeatable."),
+        typer.Option(metavar="KIND/NAME", help="An object to delete; or KIND/NAMESPACE/NAME; repeatable."),
     ] = None,
     at: Annotated[
-        Duration, typer.Option(parser=of.duration, metavar="DURATION", help="When, in a scenario.", show_default="0s")
+        Duration,
+        typer.Option(
+            parser=of.duration,
+            metavar="DURATION",
+            help="The virtual time of the change, in a scenario.",
+            show_default="0s",
+        ),
     ] = 0,
     until: of.Until = None,
     state: of.StateFile = None,
@@ -36,13 +42,13 @@ def whatif(
     seed: of.Seed = 0,
     output: of.Output = Output.TABLE,
 ) -> None:
-    """Tell what a change would do: two runs of one state, one with it. Nothing is changed."""
+    """Compare two runs of the same state, with and without a change. Nothing is changed."""
     if not change and not delete:
-        raise typer.BadParameter("say what to change with -f FILE, or what to delete with --delete KIND/NAME")
+        raise typer.BadParameter("give a change with -f FILE, or an object to delete with --delete KIND/NAME")
     if paths and state is not None:
-        raise typer.BadParameter("PATH and --state are two beginnings: leave out one")
+        raise typer.BadParameter("PATH and --state are two states: leave out one")
     if at and not paths:
-        raise typer.BadParameter("--at is of scenarios: a state goes on from its own instant")
+        raise typer.BadParameter("--at is for scenarios: a state starts at its own time")
     from batchyard.cli import whatif as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
 

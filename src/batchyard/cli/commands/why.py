@@ -23,34 +23,36 @@ def why(
     context: typer.Context,
     about: Annotated[
         str,
-        typer.Argument(metavar="KIND/NAME", help="About what: workload/x, job/x, jobset/x, pod/x, clusterqueue/x."),
+        typer.Argument(metavar="KIND/NAME", help="workload/x, job/x, jobset/x, pod/x or clusterqueue/x."),
     ],
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NS", help="Where it is; by default as the kubeconfig says.")
+        str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")
     ] = "",
     paths: Annotated[
         list[str] | None,
-        typer.Option("-f", "--filename", metavar="PATH", help="Ask a simulation of these manifests; repeatable."),
+        typer.Option(
+            "-f", "--filename", metavar="PATH", help="Simulate these manifests instead of asking a cluster; repeatable."
+        ),
     ] = None,
     at: Annotated[
         Duration | None,
-        typer.Option(parser=_moment, metavar="DURATION", help="With -f: after this virtual time; by default its end."),
+        typer.Option(parser=_moment, metavar="DURATION", help="With -f: at this virtual time; default: the end."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="With -f: fixes whatever is drawn, such as uids.")] = 0,
+    seed: Annotated[int, typer.Option(help="With -f: seed of all random values, such as uids.")] = 0,
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
 ) -> None:
-    """Say why something waits, who holds what it lacks, and the smallest change that would admit it."""
+    """Show why a Workload or pod waits, what holds the missing quota, and the smallest change that would admit it."""
     if at is not None and not paths:
-        raise typer.BadParameter("--at is a moment of a simulation: give manifests with -f")
+        raise typer.BadParameter("--at requires a simulation: give manifests with -f")
     from batchyard.cli import why as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli.reaching import Target  # noqa: PLC0415 - as above
 
     subject = command.Subject.read(about, namespace)
     if subject is None:
-        raise typer.BadParameter(f"{about!r}: write it as {command.FORMS}")
+        raise typer.BadParameter(f"{about!r}: use {command.FORMS}")
     if paths:
         command.of_simulation(subject, command.Simulated(paths, at, seed), output)
     else:

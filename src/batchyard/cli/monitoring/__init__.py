@@ -1,6 +1,6 @@
-"""`batchyard monitoring`: Prometheus and Grafana of this machine for the platform of a data directory.
+"""`batchyard monitoring`: runs the local Prometheus and Grafana for the platform of a data directory.
 
-files.py       the configuration, rules, dashboards and credentials that they are given
-processes.py   a program that is started, until it answers, and its end
+files.py       the generated configuration, rules, dashboards and credentials
+processes.py   start, readiness check and end of a program
 command.py     the command
 """

@@ -1,4 +1,4 @@
-"""`batchyard monitoring`: start Prometheus and Grafana for a platform, or end them."""
+"""`batchyard monitoring`: starts and ends Prometheus and Grafana for a platform."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ _GRAFANA_HOME: Final = "/usr/share/grafana"
 
 
 class MonitoringRequest(NamedTuple):
-    """What the command is asked for; a port of 0 is any that is free."""
+    """The arguments of the command; port 0 is any free port."""
 
     data_dir: Path
     port: int
@@ -66,7 +66,7 @@ _Processes = list[tuple[Program, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Write the files and start the programs; return when they end, or with `detach` when they answer."""
+    """Write the files and start the programs; return when they end, or with `detach` once they are ready."""
     running = process_of(request.data_dir)
     found = shutil.which("prometheus")
     if found is None:
@@ -87,25 +87,25 @@ def start_monitoring(request: MonitoringRequest) -> None:
     except (ProgramError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or folder.path}: {error.strerror}; see that it may be written")
+        output.fail(f"batchyard: {error.filename or folder.path}: {error.strerror}; check its permissions")
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End what another `batchyard monitoring` started."""
+    """End the programs that another `batchyard monitoring` started."""
     folder = monitoring_folder(data_dir)
     found = served_in(folder.state)
     if not found:
         output.fail(f"batchyard: no monitoring runs in {data_dir}; start it with `batchyard monitoring`")
     for name, each in found.items():
         if not end_served(each):
-            output.fail(f"batchyard: {name}, pid {each.pid}, has not ended; kill -9 {each.pid} ends it")
+            output.fail(f"batchyard: {name}, pid {each.pid}, did not end; kill -9 {each.pid} ends it")
         output.tell(f"batchyard: {name} at {each.url} has ended, its data is kept in {folder.path}")
     folder.state.unlink(missing_ok=True)
 
 
 def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
     for name, each in served_in(folder.state).items():
-        told = f"batchyard: {name} of {data_dir} runs already, pid {each.pid}, {each.url}"
+        told = f"batchyard: {name} of {data_dir} already runs, pid {each.pid}, {each.url}"
         output.fail(f"{told}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
 
 
@@ -127,7 +127,7 @@ def _starts_grafana(request: MonitoringRequest) -> bool:
 
 
 def _grafana_program() -> Sequence[str]:
-    """The words that run Grafana's server; none if it is not installed."""
+    """The command that runs Grafana's server; empty if it is not installed."""
     if (found := shutil.which("grafana")) is not None:
         return [found, "server"]
     older = shutil.which("grafana-server")
@@ -139,13 +139,13 @@ def _grafana(folder: MonitoringFolder, port: int) -> Program:
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
-    """The command line of Grafana with our settings; that of its packages if it is not installed."""
+    """The command line of Grafana with our settings; if it is not installed, that of its packages."""
     words = _grafana_program() or ("grafana", "server")
     return [*words, f"--homepath={_grafana_home(words[0])}", f"--config={folder.settings}"]
 
 
 def _grafana_home(program: str) -> Path:
-    """Where Grafana's own files are: beside the program in an archive, else where packages put them."""
+    """The folder of Grafana's own files: beside the program in an archive, else that of its packages."""
     beside = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
     return beside if (beside / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
 
@@ -154,7 +154,7 @@ def _grafana_home(program: str) -> Path:
 
 
 def _run(programs: Sequence[Program], folder: MonitoringFolder, platform: str, request: MonitoringRequest) -> None:
-    """Start the programs one after the other, tell where they are, and wait for their end unless detached."""
+    """Start the programs in order, print their URLs, and wait for their end unless detached."""
     with _raising_when_told(), _ended_with_us(folder, request) as processes:
         for program in programs:
             process = start(program)
@@ -167,15 +167,15 @@ def _run(programs: Sequence[Program], folder: MonitoringFolder, platform: str, r
 
 
 class _ToldToEnd(BaseException):
-    """The command was told to end."""
+    """The command received a termination signal."""
 
 
 @contextmanager
 def _raising_when_told() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the command in order, with the exit code 0."""
+    """Let Ctrl-C and SIGTERM end the command in order, with exit code 0."""
 
     def told(_signal: int, _frame: FrameType | None) -> None:
-        for number in _ENDING:  # the programs are ended first
+        for number in _ENDING:  # ignore further signals while the programs end
             signal.signal(number, signal.SIG_IGN)
         raise _ToldToEnd
 
@@ -191,7 +191,7 @@ def _raising_when_told() -> Iterator[None]:
 
 @contextmanager
 def _ended_with_us(folder: MonitoringFolder, request: MonitoringRequest) -> Iterator[_Processes]:
-    """Processes that end with this block; if the command is detached, only where the block fails."""
+    """Processes that end with this block; with `detach` only if the block fails."""
     processes: _Processes = []
     goes_on = False
     try:
@@ -205,7 +205,7 @@ def _ended_with_us(folder: MonitoringFolder, request: MonitoringRequest) -> Iter
 
 
 def _wait(processes: _Processes) -> None:
-    """Wait until a process ends; ProgramError then."""
+    """Wait until a process ends, then raise ProgramError."""
     while True:
         for program, process in processes:
             try:
@@ -215,11 +215,11 @@ def _wait(processes: _Processes) -> None:
             raise ended_error(program, process.returncode)
 
 
-# --- what is told ---
+# --- output ---
 
 
 def _document(processes: _Processes, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
-    """All that programs want to know."""
+    """The JSON document about the processes."""
     by_name = {program.name: (program, process.pid) for program, process in processes}
     prometheus, pid = by_name[_PROMETHEUS]
     grafana = by_name.get(_GRAFANA)

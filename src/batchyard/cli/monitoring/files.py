@@ -1,6 +1,6 @@
-"""The files that Prometheus and Grafana are given, in the folder `monitoring` of a data directory.
+"""The generated files of Prometheus and Grafana, in the folder `monitoring` of a data directory.
 
-All of them but the programs' own data are written anew at each start. They come from `deploy/monitoring`.
+All files except the programs' own data are rewritten at each start, from `deploy/monitoring`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from batchyard.server.platform.credentials import AUTHORITY, Authority
 from batchyard.server.platform.data_dir import LOOPBACK, write_private
 
 _SHIPPED: Final = "deploy/monitoring"
-#: Who Prometheus is to the platform: the group may read /metrics and whether the platform is healthy, and nothing else.
+#: Prometheus' user and group on the platform; the group may only read /metrics and the health endpoints.
 USER: Final = "system:batchyard:prometheus"
 GROUP: Final = "system:monitoring"
 _VALID_FOR: Final[Duration] = 365 * 24 * HOUR
@@ -41,13 +41,13 @@ check_for_plugin_updates = false
 
 
 class MonitoringFolder(NamedTuple):
-    """Where everything is."""
+    """The paths of the monitoring folder."""
 
     path: Path
 
     @property
     def state(self) -> Path:
-        """Which processes run."""
+        """The state file of the running processes."""
         return self.path / "monitoring.json"
 
     @property
@@ -72,7 +72,7 @@ class MonitoringFolder(NamedTuple):
 
     @property
     def provisioning(self) -> Path:
-        """How Grafana finds Prometheus and the dashboards."""
+        """Grafana's provisioning of the data source and the dashboards."""
         return self.grafana / "provisioning"
 
     @property
@@ -87,7 +87,7 @@ def monitoring_folder(data_dir: Path) -> MonitoringFolder:
 
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
-    """Write the configuration for the platform at `url`, the rules, and a certificate that may read /metrics."""
+    """Write the rules, the configuration for the platform at `url`, and a client certificate for /metrics."""
     own = folder.prometheus
     own.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
@@ -105,7 +105,7 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
 
 
 def _prometheus(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
-    """The configuration of `deploy/monitoring` for a platform at this URL."""
+    """The configuration of `deploy/monitoring`, adapted to a platform at this URL."""
     place = urlsplit(url)
     configuration: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     configuration["rule_files"] = rules
@@ -119,7 +119,7 @@ def _prometheus(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
 
 
 def write_grafana_files(folder: MonitoringFolder, prometheus: str, port: int) -> None:
-    """Write Grafana's settings, its data source and the dashboards; `prometheus` is the data source's URL."""
+    """Write Grafana's settings, dashboards and data source; `prometheus` is the URL of the latter."""
     folder.dashboards.mkdir(parents=True, exist_ok=True)
     for kind in ("datasources", "dashboards"):
         (folder.provisioning / kind).mkdir(parents=True, exist_ok=True)

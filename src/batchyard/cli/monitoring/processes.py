@@ -1,4 +1,4 @@
-"""Programs that serve HTTP on the loopback: started, waited for until they answer, ended; and what is known of them."""
+"""Local HTTP programs: start, readiness check and end, and a state file of those that run."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.server.platform.data_dir import LOOPBACK, beginning_of, write_private
 
-#: How long a program may take until it answers, and until it ends.
+#: The time limits for a program to become ready, and to end.
 ANSWERS_WITHIN: Final = 60  # seconds
 ENDS_WITHIN: Final = 30  # seconds
 _LOOKS_EVERY: Final = 0.1  # seconds
@@ -22,61 +22,61 @@ _TAIL: Final = 4  # lines of a log
 
 
 class ProgramError(Exception):
-    """A program does not run as it should; the text says why and what to do."""
+    """A program failed; the message has the reason and the remedy."""
 
 
 class Program(NamedTuple):
-    """What is started."""
+    """A program to start."""
 
-    #: Its name for people.
+    #: The display name.
     name: str
     command: Sequence[str]
     port: int
-    #: The path that answers 200 when the program is ready.
+    #: The path that returns 200 once the program is ready.
     ready: str
     log: Path
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL that it serves."""
         return url_of(self.port)
 
 
 class Served(NamedTuple):
-    """A process that answers."""
+    """A running process that serves HTTP."""
 
     pid: int
     url: str
-    #: When the process began, as the kernel counts.
+    #: The start time of the process as recorded by the kernel.
     began: str
 
 
 def url_of(port: int) -> str:
-    """The URL of a port of the loopback."""
+    """The URL of a loopback port."""
     return f"http://{LOOPBACK}:{port}"
 
 
 def free_port(port: int, option: str) -> int:
-    """The port, or for 0 one that is free; ProgramError if something else listens there."""
+    """The port, or a free one for 0; ProgramError if the port is in use."""
     try:
         with socket.create_server((LOOPBACK, port)) as listening:
             found: int = listening.getsockname()[1]
             return found
     except OSError as error:
-        problem = f"port {port} of {LOOPBACK} cannot be used: {error.strerror}"
-        raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any that is free") from error
+        problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
+        raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 
 def start(program: Program) -> "subprocess.Popen[bytes]":
-    """Start it in a session of its own, so that Ctrl-C reaches this command alone."""
+    """Start a program in its own session, so that Ctrl-C does not reach it."""
     with program.log.open("wb") as log:
-        return subprocess.Popen(  # noqa: S603 - Prometheus or Grafana, with words of ours
+        return subprocess.Popen(  # noqa: S603 - Prometheus or Grafana, with fixed arguments
             program.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
 
 def wait_until_ready(program: Program, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until it answers; ProgramError if it does not in time, or ends."""
+    """Wait until a program is ready; ProgramError if it times out or ends."""
     for _ in range(round(ANSWERS_WITHIN / _LOOKS_EVERY)):
         if _is_ready(program):
             return
@@ -85,11 +85,11 @@ def wait_until_ready(program: Program, process: "subprocess.Popen[bytes]") -> No
         except subprocess.TimeoutExpired:
             continue
         raise ended_error(program, process.returncode)
-    raise ProgramError(f"{program.name} does not answer within {ANSWERS_WITHIN} s; see {program.log}")
+    raise ProgramError(f"{program.name} was not ready within {ANSWERS_WITHIN} s; see {program.log}")
 
 
 def ended_error(program: Program, code: int) -> ProgramError:
-    """A program has ended that was to serve."""
+    """The error for a program that ended unexpectedly."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL:]
     told = "".join(f"\n  {line}" for line in lines)
     return ProgramError(f"{program.name} ended with code {code}; see {program.log}{told}")
@@ -107,7 +107,7 @@ def _is_ready(program: Program) -> bool:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a process to end, and wait; kill it if it does not."""
+    """Terminate a process; kill it if it does not end in time."""
     process.terminate()
     try:
         process.wait(ENDS_WITHIN)
@@ -117,7 +117,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def served(process: "subprocess.Popen[bytes]", program: Program) -> Served:
-    """A process that answers."""
+    """The state of a process that is ready."""
     return Served(process.pid, program.url, beginning_of(process.pid))
 
 
@@ -125,12 +125,12 @@ def served(process: "subprocess.Popen[bytes]", program: Program) -> Served:
 
 
 def write_served(state: Path, found: Mapping[str, Served]) -> None:
-    """Write which processes run, by their names."""
+    """Write the state file: the running processes by name."""
     write_private(state, json.dumps({name: each._asdict() for name, each in found.items()}).encode())
 
 
 def served_in(state: Path) -> Mapping[str, Served]:
-    """The processes that run, by their names; those that ended are left out."""
+    """The processes of the state file that still run, by name."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
         found = {name: Served(int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
@@ -140,14 +140,14 @@ def served_in(state: Path) -> Mapping[str, Served]:
 
 
 def end_served(each: Served) -> bool:
-    """Ask a process that another command started to end; whether it has ended in time."""
+    """Terminate a process of another command; return whether it ended in time."""
     with suppress(ProcessLookupError):
         os.kill(each.pid, signal.SIGTERM)
     return _has_ended(each, ENDS_WITHIN)
 
 
 def _has_ended(each: Served, within: float) -> bool:
-    """Whether a process has ended, or ends within so many seconds; one that nobody waits for (a zombie) has too."""
+    """Whether a process has ended, or ends within some seconds; a zombie counts as ended."""
     try:
         handle = os.pidfd_open(each.pid)
     except (ProcessLookupError, OverflowError, ValueError):

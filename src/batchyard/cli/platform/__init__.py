@@ -1,1 +1,1 @@
-"""What `batchyard platform` does."""
+"""The implementation of the `batchyard platform` commands."""

@@ -1,4 +1,4 @@
-"""Questions before what costs or destroys: answered at the terminal, or beforehand by --yes, or refused."""
+"""Confirmation before steps that cost or destroy: at the terminal, by --yes, or denied."""
 
 import sys
 from dataclasses import dataclass
@@ -10,25 +10,27 @@ from batchyard.cli import output
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Asks whoever sits at the terminal."""
+    """Asks the user at the terminal."""
 
-    #: What is typed before something is destroyed: the platform's name.
+    #: The platform's name, which the user types to confirm a destruction.
     name: str
-    #: Whether the answer was given beforehand.
+    #: Whether the user confirmed with --yes.
     is_yes: bool
 
     def agrees(self, question: str, destroys: bool) -> bool:
-        """Whether the user wants it; without a terminal and without --yes he does not."""
+        """Whether the user agrees; False without a terminal and --yes."""
         if self.is_yes:
             output.tell(f"{question} (--yes)")
             return True
         if not sys.stdin.isatty():
-            output.tell(f"{question}\nbatchyard: nobody can be asked here: say --yes if that is wanted")
+            output.tell(f"{question}\nbatchyard: no terminal to ask for confirmation: use --yes to confirm")
             return False
         try:
             if destroys:
-                typed = typer.prompt(f"{question}\nType {self.name} to go on", default="", show_default=False, err=True)
+                typed = typer.prompt(
+                    f"{question}\nType {self.name} to continue", default="", show_default=False, err=True
+                )
                 return bool(typed.strip() == self.name)
-            return bool(typer.confirm(f"{question}\nGo on?", err=True))
+            return bool(typer.confirm(f"{question}\nContinue?", err=True))
         except typer.Abort:
             raise KeyboardInterrupt from None

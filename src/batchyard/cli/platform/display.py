@@ -1,4 +1,4 @@
-"""How what happens is shown: lines that stay and one that moves at a terminal, lines alone elsewhere, or JSON lines."""
+"""Progress output of steps: permanent lines and a status line on a terminal, lines only elsewhere, or JSON lines."""
 
 import json
 import sys
@@ -15,11 +15,11 @@ _MARKS: Final = {
     Kind.PASSED: "ok",
     Kind.SKIPPED: "not needed",
     Kind.DONE: "done",
-    Kind.UNMET: "gone on",
-    Kind.REFUSED: "not wanted",
+    Kind.UNMET: "failed, optional",
+    Kind.REFUSED: "declined",
     Kind.FAILED: "FAILED",
     Kind.INTERRUPTED: "interrupted",
-    Kind.RETRIED: "once more",
+    Kind.RETRIED: "retry",
     Kind.WAITING: "waiting",
     Kind.BEGUN: "...",
 }
@@ -32,72 +32,72 @@ _COLORS: Final = {
     Kind.INTERRUPTED: "yellow",
     Kind.RETRIED: "yellow",
 }
-#: What is soon followed by how it came out.
+#: Kinds that are soon followed by a result.
 _PASSING: Final = frozenset({Kind.BEGUN, Kind.WAITING})
 
 
 def display_for(telling: Telling) -> Display:
-    """The display that fits where one writes to."""
+    """The display that suits the output option and standard error."""
     if telling is Telling.JSON:
         return JsonLines()
     return Moving() if sys.stderr.isatty() else Lines()
 
 
 def line_of(happening: Happening) -> str:
-    """A happening as a line: `[12/31] terraform-apply: done (8m40s)`."""
+    """A progress event as a line: `[12/31] terraform-apply: done (8m40s)`."""
     step = happening.step
     head = f"[{happening.number:>{len(str(happening.total))}}/{happening.total}] {step.name}: "
     if happening.kind is Kind.BEGUN:
         return head + step.tells + (f" ({happening.what})" if happening.what else "")
-    mark = "passed over" if happening.kind is Kind.PASSED and step.commands else _MARKS[happening.kind]
+    mark = "already done" if happening.kind is Kind.PASSED and step.commands else _MARKS[happening.kind]
     said = mark + (f": {happening.what}" if happening.what else "")
     is_long = happening.kind in (Kind.DONE, Kind.FAILED, Kind.INTERRUPTED, Kind.UNMET) and happening.seconds >= 1
     return head + said + (f" ({duration_text(happening.seconds)})" if is_long else "")
 
 
 def lines_of_failure(happening: Happening) -> list[str]:
-    """What a failing command wrote last, where all of it is, and what to do."""
+    """The last output of a failed command, its log file, and the remedy."""
     lines = [f"    {line}" for line in happening.tail]
     if happening.log:
-        lines.append(f"  all of it: {happening.log}")
+        lines.append(f"  full log: {happening.log}")
     if happening.step.remedy:
-        lines.append(f"  what to do: {happening.step.remedy}")
+        lines.append(f"  remedy: {happening.step.remedy}")
     return lines
 
 
 class Lines:
-    """A line for each thing that happens."""
+    """Prints one line per event."""
 
     def show(self, happening: Happening) -> None:
-        """Write it."""
+        """Print an event; a failure also with its details."""
         output.tell(line_of(happening))
         if happening.kind is Kind.FAILED:
             for line in lines_of_failure(happening):
                 output.tell(line)
 
     def tick(self, line: str, seconds: float) -> None:
-        """Nothing: what passes is not for a file."""
+        """Ignore a tick: it would fill a file."""
 
     def tell(self, line: str) -> None:
-        """Write it."""
+        """Print a line."""
         output.tell(line)
 
     def quiet(self) -> None:
-        """Nothing moves here."""
+        """Do nothing: there is no status line."""
 
 
 class Moving:
-    """Lines that stay, and below them one that moves while a command runs."""
+    """Prints lines, and below them a status line while a command runs."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - takes long to load
+        from rich.console import Console  # noqa: PLC0415 - slow to load
 
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
         self._now = ""
 
     def show(self, happening: Happening) -> None:
-        """Write what is over; what has begun moves until it is."""
+        """Print a finished event; show one that has just begun in the status line."""
         if happening.kind in _PASSING:
             self._now = line_of(happening)
             self._moves(self._now)
@@ -109,24 +109,24 @@ class Moving:
                 self._write(line, "")
 
     def tick(self, line: str, seconds: float) -> None:
-        """Show the last line that a command wrote, and for how long it runs."""
+        """Show the last line of a command and its run time in the status line."""
         if seconds < 1:
             return
         self._moves(f"{self._now}  {duration_text(seconds)}  {line}")
 
     def tell(self, line: str) -> None:
-        """Write it."""
+        """Print a line."""
         self.quiet()
         self._write(line, "")
 
     def quiet(self) -> None:
-        """Nothing moves any more."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     def _moves(self, text: str) -> None:
-        from rich.text import Text  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - slow to load
 
         shown = Text(text, overflow="ellipsis", no_wrap=True)
         if self._status is None:
@@ -140,10 +140,10 @@ class Moving:
 
 
 class JsonLines:
-    """A JSON object a line on standard output, for programs; lines about the run on standard error."""
+    """Prints events as JSON lines on standard output, and lines about the run on standard error."""
 
     def show(self, happening: Happening) -> None:
-        """Write it."""
+        """Print an event."""
         fields: dict[str, object] = {"event": happening.kind.value, "step": happening.step.name}
         fields |= {"number": happening.number, "total": happening.total, "what": happening.what}
         fields["seconds"] = round(happening.seconds, 1)
@@ -152,11 +152,11 @@ class JsonLines:
         output.write(json.dumps(fields) + "\n")
 
     def tick(self, line: str, seconds: float) -> None:
-        """Nothing: programs are told what has happened."""
+        """Ignore a tick: programs get completed events only."""
 
     def tell(self, line: str) -> None:
-        """Write it where people read."""
+        """Print a line to standard error."""
         output.tell(line)
 
     def quiet(self) -> None:
-        """Nothing moves here."""
+        """Do nothing: there is no status line."""

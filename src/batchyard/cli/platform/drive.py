@@ -1,4 +1,4 @@
-"""`batchyard platform create`, `status` and `destroy`: what is rendered, driven step by step."""
+"""`batchyard platform create`, `status` and `destroy`: render a platform and run its steps."""
 
 import errno
 import json
@@ -37,16 +37,16 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for."""
+    """The arguments of the commands."""
 
     file: str
-    #: The rendered folder; None: the platform's name, here.
+    #: The rendered folder; None: named after the platform, in the current folder.
     out: Path | None
     project: str
     cluster: Wanted
     is_yes: bool = False
     is_dry: bool = False
-    #: Whether create removes what the file says no longer, where nobody is asked.
+    #: Whether create removes objects that the file no longer contains, without asking.
     is_pruning: bool = False
     telling: Telling = Telling.TEXT
     settings: Settings = field(default_factory=Settings)
@@ -54,32 +54,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A platform, what is rendered of it, and where."""
+    """A platform, its rendered files, and their folder."""
 
     platform: Platform
     files: Mapping[str, str]
     folder: Path
 
     def create(self, reached: Reached, is_pruning: bool = False) -> list[Step]:
-        """The steps that make it."""
+        """The steps that create the platform."""
         return create(self.platform, self.files, reached, is_pruning=is_pruning)
 
     def destroy(self, reached: Reached, is_unprotecting: bool) -> list[Step]:
-        """The steps that remove it."""
+        """The steps that remove the platform."""
         return destroy(self.platform, self.files, reached, is_unprotecting=is_unprotecting)
 
 
 def work_of(request: Request) -> Work:
-    """What is to be driven; exits with 1 where the file is no sound platform, or of no project."""
+    """The platform of a request; ends the command with 1 if the file is invalid or names no project."""
     platform = sound_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
-        output.fail("batchyard: in which Google Cloud project? Say it in spec.google.project, or with --project ID")
+        output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
     folder = (request.out or Path(platform.name)).resolve()
     return Work(platform, render(platform), folder)
 
 
 def run_create(work: Work, request: Request) -> None:
-    """Make the platform, or what of it is not there; exits with 1 where a step fails, 130 after Ctrl-C."""
+    """Create the platform or its missing parts; ends the command with 1 after a failed step, 130 after Ctrl-C."""
     for fault in system_pod_faults(work.platform):
         output.tell(f"batchyard: warning: {fault}")
     prunes = request.is_pruning or (not request.is_yes and (request.is_dry or sys.stdin.isatty()))
@@ -92,13 +92,13 @@ def run_create(work: Work, request: Request) -> None:
         _write(work)
         counts = _driven(work, request, (lock, journal, display), work.create(reached, prunes), "create")
     passed = counts[Kind.PASSED] + counts[Kind.SKIPPED]
-    display.tell(f"{work.platform.name} is there: {counts[Kind.DONE]} steps done, {passed} passed over")
+    display.tell(f"{work.platform.name} is ready: {counts[Kind.DONE]} steps done, {passed} skipped")
     for line in _how_to_look(work, reached):
         display.tell(f"  {line}")
 
 
 def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
-    """Remove the platform and say what stays; exits with 1 where a step fails, 130 after Ctrl-C."""
+    """Destroy the platform and list what remains; ends the command with 1 after a failed step, 130 after Ctrl-C."""
     if request.is_dry:
         reached = reached_by(work.platform, request.cluster)
         _print_dry(work, request, work.destroy(reached, is_unprotecting))
@@ -109,7 +109,7 @@ def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
         _write(work)
         _driven(work, request, (lock, journal, display), work.destroy(reached, is_unprotecting), "destroy")
         stays = list(_staying(work, reached, Processes(work.folder, lock, display.tell), display))
-    display.tell(f"{work.platform.name} is gone. What stays:")
+    display.tell(f"{work.platform.name} is destroyed. Remaining resources:")
     if request.telling is Telling.JSON:
         rows = [{"name": row.name, "what": row.tells, "found": found, "remove": row.removal} for row, found in stays]
         output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
@@ -121,7 +121,7 @@ def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
 
 
 def run_status(work: Work, request: Request) -> None:
-    """Say step by step what is there; exits with 1 where something is not."""
+    """Print the state of each step's result; ends the command with 1 if one is missing."""
     display = Lines()
     with _locked(work, display) as (lock, journal):
         reached = _settled(work, request, journal)
@@ -136,7 +136,7 @@ def run_status(work: Work, request: Request) -> None:
         output.write(json.dumps({"platform": work.platform.name, "isThere": is_there, "steps": rows}, indent=4) + "\n")
     else:
         for step, seen in found:
-            word = "unknown" if seen is None else "there" if seen.is_so else "LACKING"
+            word = "unknown" if seen is None else "present" if seen.is_so else "MISSING"
             what = f"{step.name}: {seen.what}" if seen and seen.what else step.name
             output.write(f"{word:<8} {what}\n")
     if not is_there:
@@ -144,19 +144,19 @@ def run_status(work: Work, request: Request) -> None:
 
 
 def _write(work: Work) -> None:
-    """Write what is rendered; ends the command where files of others are in the way."""
+    """Write the rendered files; ends the command if they would overwrite the user's own."""
     in_the_way, _ = write(contents_of(work.platform), work.folder, overwrite=False)
     if in_the_way:
         told = "".join(f"\n  {path}" for path in in_the_way[:10])
         output.fail(
-            f"batchyard: in {work.folder} are files of yours in the way:{told}\nmove them away, name another folder "
-            "with --out DIR, or let `batchyard platform render --overwrite` replace them"
+            f"batchyard: files in {work.folder} that were not rendered are in the way:{told}\nmove them, choose "
+            "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
         )
 
 
 @contextmanager
 def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
-    """The folder, locked; SIGTERM is as Ctrl-C."""
+    """Lock the folder; SIGTERM is handled as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Lock(work.folder, display.tell) as lock:
@@ -166,8 +166,8 @@ def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
     except OSError as wrong:
         told = f"batchyard: {wrong.filename or work.folder}: {wrong.strerror}"
         if wrong.errno in _FULL:
-            output.fail(f"{told}; make room, and run the same command again: it goes on from there")
-        output.fail(f"{told}; name another folder with --out DIR")
+            output.fail(f"{told}; free some space and run the command again: it resumes from here")
+        output.fail(f"{told}; choose another folder with --out DIR")
 
 
 def _settled(work: Work, request: Request, journal: Journal) -> Reached:
@@ -180,14 +180,14 @@ def _settled(work: Work, request: Request, journal: Journal) -> Reached:
 def _driven(
     work: Work, request: Request, means: tuple[Lock, Journal, Display], steps: Sequence[Step], verb: str
 ) -> dict[Kind, int]:
-    """Go through the steps; ends the command where one is not done."""
+    """Run the steps; ends the command if one is not completed."""
     lock, journal, display = means
     unknown = sorted(request.settings.skipped - {step.name for step in steps})
     if unknown:
-        output.fail(f"batchyard: there is no step {', '.join(unknown)}; --dry-run names all of them")
+        output.fail(f"batchyard: unknown step {', '.join(unknown)}; --dry-run lists all steps")
     before = _unfinished(journal)
     if before:
-        display.tell(f"an earlier {before} was not finished: what is there is passed over")
+        display.tell(f"an earlier {before} did not finish: completed steps are skipped")
     journal.note(event="run", verb=verb, platform=work.platform.name)
     driver = Driver(
         work.folder,
@@ -209,12 +209,12 @@ def _driven(
 
 def _end(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
     display.quiet()
-    display.tell(f"batchyard: {verb} ended at {stopped.step}; run the same command again, and it goes on from there")
+    display.tell(f"batchyard: {verb} ended at {stopped.step}; run the same command again to resume from there")
     raise SystemExit(INTERRUPTED if stopped.kind is Kind.INTERRUPTED else 1)
 
 
 def _unfinished(journal: Journal) -> str:
-    """The verb of the last run, if it did not come to its end; '' if it did, or if there was none."""
+    """The verb of the last run if it did not finish, else ''."""
     verb = ""
     for entry in journal.entries():
         if entry.get("event") == "run":
@@ -225,7 +225,7 @@ def _unfinished(journal: Journal) -> str:
 
 
 def _how_to_look(work: Work, reached: Reached) -> Iterator[str]:
-    """How to talk to the cluster now."""
+    """Commands that show the queues of the new cluster."""
     if work.platform.google is not None:
         place = Path(reached.kubeconfig)
         yield f"export KUBECONFIG={shlex.quote(str(place if place.is_absolute() else work.folder / place))}"
@@ -237,7 +237,7 @@ def _how_to_look(work: Work, reached: Reached) -> Iterator[str]:
 def _staying(
     work: Work, reached: Reached, processes: Processes, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
-    """What destroy leaves behind, with what is really there of it; what is looked for and not there is left out."""
+    """The resources that destroy keeps, with those found; a row whose probe finds nothing is omitted."""
     for row in leftovers(work.platform, reached, str(work.folder)):
         if row.look is None:
             yield row, []
@@ -249,23 +249,23 @@ def _staying(
 
 
 def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
-    """Every command that would be run, in order; nothing is."""
+    """Print every command that would run, in order, without running any."""
     if request.telling is Telling.JSON:
         rows = [_dry_row(step) for step in steps]
         output.write(json.dumps({"folder": str(work.folder), "steps": rows}, indent=4) + "\n")
         return
-    output.write(f"# what is rendered is written to it first\ncd {shlex.quote(str(work.folder))}\n")
+    output.write(f"# the rendered files are written to this folder first\ncd {shlex.quote(str(work.folder))}\n")
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.tells}\n")
         if step.consent is not None:
             output.write(f"#   asks first: {step.consent.beforehand}\n")
         if step.only_if is not None:
-            output.write(f"#   only if this says so: {_shell(step.only_if.command)}\n")
+            output.write(f"#   only if this command confirms it: {_shell(step.only_if.command)}\n")
         for probe in step.probes:
             word = "unless" if step.commands else "until" if step.patience_seconds else "if"
-            output.write(f"#   {word} this says so: {_shell(probe.command)}\n")
+            output.write(f"#   {word} this command confirms it: {_shell(probe.command)}\n")
         for command in step.commands:
-            sent = " <<< WHAT-IS-FOUND" if step.sends else ""
+            sent = " <<< FROM-PROBES" if step.sends else ""
             output.write(f"{_shell(command)}{sent}\n")
 
 
@@ -280,7 +280,7 @@ def _dry_row(step: Step) -> dict[str, object]:
 
 
 def _shell(command: Command) -> str:
-    """A command as one types it."""
+    """Format a command for a shell."""
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     sent = f" <<< {shlex.quote(command.sent)}" if command.sent else ""
     return f"{pairs}{shlex.join(command.argv)}{sent}"

@@ -1,7 +1,7 @@
-"""Goes through steps one by one: looks whether each is done, does it if not, looks again, writes down what happened.
+"""Runs steps in order: probes whether each is done, executes it if not, probes again, and writes the journal.
 
-The world says what is done, not the journal: so whoever goes on after a failure, or after the end of this process at
-any instant, does what is left and nothing twice.
+The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed,
+executes only the remaining steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ from batchyard.provision.steps.model import Answer, Command, Probe, Seen, Step
 from batchyard.server.clocks.wall import ticks
 
 _TAIL_LINES: Final = 15
-#: How many seconds are between two looks, at first and later.
+#: The seconds between two probes: at first, and at most.
 _PAUSES: Final = (0.25, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long the pauses are, as a factor (for tests); which steps are left out."""
+    """The factor on all pauses (for tests), and the steps to skip."""
 
     pace: float = 1.0
     skipped: frozenset[str] = frozenset()
 
 
 class StoppedError(Exception):
-    """A step failed, was refused or interrupted: the rest is not done."""
+    """A step failed, was declined or was interrupted; the steps after it did not run."""
 
     def __init__(self, kind: Kind, step: str) -> None:
         super().__init__(step)
@@ -39,11 +39,11 @@ class StoppedError(Exception):
 
 
 class RefusedError(Exception):
-    """The user does not want what a step costs or destroys."""
+    """The user declined the cost or destruction of a step."""
 
 
 class UnmetError(Exception):
-    """A step cannot be done; says why, with the end of what its command wrote."""
+    """A step cannot be completed: the reason, and the last output of its command."""
 
     def __init__(self, what: str, tail: tuple[str, ...] = (), log: str = "") -> None:
         super().__init__(what)
@@ -54,7 +54,7 @@ class UnmetError(Exception):
 
 @dataclass(slots=True)
 class Driver:
-    """Goes through the steps of a folder, which is locked."""
+    """Runs the steps of a locked folder; holds the answers of probes that run once."""
 
     folder: Path
     processes: Processes
@@ -65,7 +65,7 @@ class Driver:
     _memory: dict[Command, Answer] = field(default_factory=dict)
 
     def drive(self, steps: Sequence[Step]) -> dict[Kind, int]:
-        """Do all of them; how many came out how. StoppedError where one does not."""
+        """Run all steps; return the number of each outcome. Raises StoppedError if a step is not completed."""
         counts = dict.fromkeys(Kind, 0)
         for number, step in enumerate(steps, 1):
             counts[self._settled(step, number, len(steps))] += 1
@@ -97,7 +97,7 @@ class Driver:
 
     def _outcome(self, step: Step, happened: Callable[..., None]) -> tuple[Kind, str]:
         if step.name in self.settings.skipped:
-            return Kind.SKIPPED, "left out, as asked"
+            return Kind.SKIPPED, "skipped by option"
         if step.only_if is not None and not (seen := self._remembered(step.only_if)).is_so:
             return Kind.SKIPPED, seen.what
         seen = self._seen(step)
@@ -106,7 +106,7 @@ class Driver:
         step, sent = self._complete(step)
         if step.consent is not None and not self._agreed(step, seen.what, sent):
             if step.is_optional:
-                raise UnmetError(f"left, as wanted: {seen.what}")
+                raise UnmetError(f"declined: {seen.what}")
             raise RefusedError
         if step.commands:
             happened(Kind.BEGUN, seen.what)
@@ -121,7 +121,7 @@ class Driver:
         return Kind.DONE, seen.what
 
     def _complete(self, step: Step) -> tuple[Step, str]:
-        """The step with what its commands are sent, which is that alone which is then asked about."""
+        """The step with the input of its commands, and that input, about which the user is then asked."""
         if step.sends is None:
             return step, ""
         sent = step.sends([self.processes.look(probe.command, self.display.tick) for probe in step.probes])
@@ -129,7 +129,7 @@ class Driver:
 
     def _agreed(self, step: Step, what: str, sent: str) -> bool:
         consent = step.consent
-        assert consent is not None, "there is something to ask"
+        assert consent is not None, "the step requires consent"
         question = consent.question.replace("{seen}", what)
         if consent.asking is not None:
             looked = self.processes.look(consent.asking.command, self.display.tick)
@@ -138,7 +138,7 @@ class Driver:
         return self.asking.agrees(question, consent.is_grave(what))
 
     def _do(self, step: Step, happened: Callable[..., None]) -> None:
-        """Run the commands, again where that helps; what has been done meanwhile is looked at before each new try."""
+        """Run the commands with retries; before each retry, probe whether the step is done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         tried = 0
@@ -153,7 +153,7 @@ class Driver:
                 return
 
     def _first_failure(self, step: Step, log: Path) -> Answer | None:
-        """Run the commands until one fails; its answer, None where none does."""
+        """Run the commands until one fails; return its answer, None if all succeed."""
         for command in step.commands:
             answer = self.processes.act(command, log, self.display.tick)
             if answer.code and not any(word in answer.told for word in command.tolerates):
@@ -161,7 +161,7 @@ class Driver:
         return None
 
     def _awaited(self, step: Step, seen: Seen) -> Seen:
-        """Look until it is so, or its patience is over."""
+        """Probe until the step is done; UnmetError when its patience is over."""
         begun = ticks()
         pause = _PAUSES[0]
         while not seen.is_so:
@@ -176,7 +176,7 @@ class Driver:
         return seen
 
     def _seen(self, step: Step) -> Seen:
-        """What the probes say: the first thing that is not so, or what the last one saw."""
+        """Run the probes; return the first result that is not so, else the last."""
         seen = Seen(not step.probes)
         for probe in step.probes:
             seen = probe.reading(self.processes.look(probe.command, self.display.tick))
@@ -185,14 +185,14 @@ class Driver:
         return seen
 
     def _remembered(self, probe: Probe) -> Seen:
-        """What a probe says that is asked once in a run."""
+        """The result of a probe that runs once per run."""
         if probe.command not in self._memory:
             self._memory[probe.command] = self.processes.look(probe.command, self.display.tick)
         return probe.reading(self._memory[probe.command])
 
 
 def looked_at(processes: Processes, display: Display, steps: Sequence[Step]) -> list[tuple[Step, Seen | None]]:
-    """What is there of the steps' results; None where it cannot be seen, since what carries it is not there."""
+    """The probe result of each step; None after a step that failed and that the later steps depend on."""
     found: list[tuple[Step, Seen | None]] = []
     lacking = False
     for step in steps:

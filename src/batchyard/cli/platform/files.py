@@ -1,4 +1,4 @@
-"""A platform.yaml as somebody names it on the command line."""
+"""Reading of the platform.yaml that is named on the command line."""
 
 import sys
 from pathlib import Path
@@ -14,25 +14,25 @@ STANDARD_INPUT = "-"
 
 
 def read_source(file: str) -> Source:
-    """The text of a file, or of standard input; exits with 1 where it cannot be read."""
+    """The text of a file or of standard input; ends the command with 1 if it cannot be read."""
     raw = _bytes_of(file)
     try:
         text = raw.decode()
     except UnicodeDecodeError as wrong:
-        _refuse(file, f"no text: byte {wrong.start} is not UTF-8", "save it as UTF-8")
+        _refuse(file, f"not a text file: byte {wrong.start} is not UTF-8", "save it as UTF-8")
     return Source("<stdin>" if file == STANDARD_INPUT else file, text)
 
 
 def sound_platform(source: Source, project: str) -> Platform:
-    """The platform of a text; exits with 1, all faults told, where it is none."""
+    """The platform of a text; ends the command with 1 and all faults if it is invalid."""
     try:
         return read_platform(source, project)
     except InvalidPlatform as invalid:
-        output.fail(f"{invalid}\nbatchyard: {source.name} is no sound platform")
+        output.fail(f"{invalid}\nbatchyard: {source.name} is not a valid platform")
 
 
 def lines_of(source: Source) -> Lines:
-    """Where in a platform's text its fields are written."""
+    """The line numbers of the fields in a platform's text."""
     document = next(read_documents(source.text))
     return Lines(document.text, document.line)
 
@@ -44,7 +44,7 @@ def _bytes_of(file: str) -> bytes:
         return Path(file).read_bytes()
     except (OSError, ValueError) as wrong:
         told = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
-        _refuse(file, f"cannot be read: {told}", "name another file, or write one with `batchyard platform init`")
+        _refuse(file, f"cannot be read: {told}", "choose another file, or create one with `batchyard platform init`")
 
 
 def _refuse(file: str, problem: str, remedy: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What lint finds in the objects that a platform comes to, at the places of its file that say so."""
+"""Lint findings for the objects of a platform, mapped to lines of its platform.yaml."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -14,15 +14,15 @@ from batchyard.provision.model import Platform
 from batchyard.provision.system_pods import system_pod_faults
 
 _ORDER: Final = tuple(Severity)
-#: Whose findings are all of one class of queues.
+#: Findings of this kind are reported at the queue's class.
 _QUEUE: Final = "ClusterQueue"
 _CLUSTER: Final = "Cluster"
-#: The rule about the pods of the engine itself.
+#: The rule for the room of the engine's own pods.
 _ROOM: Final = "engine-room"
 
 
 class Told(NamedTuple):
-    """Findings of one rule that say the same of several objects, at one place of the file."""
+    """Equal findings of one rule at one line of the file."""
 
     finding: Finding
     #: The objects, as `kind/name`.
@@ -31,7 +31,7 @@ class Told(NamedTuple):
 
 
 def findings(source: Source, platform: Platform) -> Sequence[Told]:
-    """What is found, the worst first, each once for all objects of which the same is said."""
+    """The findings, the most severe first; equal ones for several objects are merged."""
     objects = [each for group in made(platform).values() for each in group if not _is_idle(each)]
     if platform.cluster is not None:
         objects.append(Made(platform.cluster, "spec.cluster"))
@@ -66,13 +66,13 @@ def _room_findings(source: Source, platform: Platform, lines: Lines) -> Iterator
 
 
 def _is_idle(each: Made) -> bool:
-    """Whether it does nothing in the embedded platform; on a cluster it does."""
+    """Whether the object has no effect in the embedded platform; on a cluster it does."""
     kind = find_kind(each.obj["apiVersion"], each.obj["kind"])
     return kind is not None and kind.is_idle
 
 
 def _whose(finding: Finding, objects: Sequence[Made]) -> Made | None:
-    """The object of a finding; objects are read as sources of their own, numbered from 1."""
+    """The object of a finding; lint names object sources by their number, from 1."""
     number = finding.source.removeprefix("<object ").removesuffix(">")
     return objects[int(number) - 1] if number.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""The reference architecture's guide on a platform.yaml: it is rendered, and played on what comes of it."""
+"""The reference architecture's guide on a platform.yaml: renders the platform and plays the guide on it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from batchyard.provision.render import render
 def run(
     file: str, manifests: Path | None, step: str | None, form: Output, live: float | None, report: Path | None
 ) -> None:
-    """Play it on a platform, or, where none is named, on that of the folder; exits with 1 where it goes wrong."""
+    """Play the guide on a platform.yaml, or on the platform of the manifests folder; exits with 1 on failure."""
     if not file:
         guide.run(manifests, step, form, live, report)
         return
@@ -25,14 +25,14 @@ def run(
 
 
 def play(platform: Platform, form: Output) -> None:
-    """Play the whole guide on a platform, simulated."""
+    """Simulate the whole guide on a platform."""
     with _rendered(platform) as folder:
         guide.run(None, None, form, None, rendered=folder)
 
 
 @contextmanager
 def _rendered(platform: Platform) -> Iterator[Path]:
-    """A folder with all that the platform comes to, for as long as it is needed."""
+    """A temporary folder with the rendered platform."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write(render(platform), Path(name), overwrite=False)
         yield Path(name)

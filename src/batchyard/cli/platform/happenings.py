@@ -1,4 +1,4 @@
-"""What happens while steps are driven, as values; whoever shows it takes them one by one."""
+"""Progress events of the steps, and the interfaces of the display and the confirmation."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,24 +11,24 @@ class Kind(StrEnum):
     """What happened to a step."""
 
     BEGUN = "begun"
-    #: It was done before.
+    #: Already done before this run.
     PASSED = "passed"
-    #: There is nothing to do it to.
+    #: Not applicable, or skipped by option.
     SKIPPED = "skipped"
     WAITING = "waiting"
     RETRIED = "retried"
     DONE = "done"
-    #: It failed, and one goes on without it.
+    #: An optional step failed; the run continues.
     UNMET = "unmet"
     FAILED = "failed"
-    #: The user does not want it.
+    #: The user declined it.
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that happened to a step: its number from 1, of how many, what is seen or said, after how long."""
+    """An event of a step: its number (from 1), the number of steps, a detail, and the seconds since its start."""
 
     kind: Kind
     step: Step
@@ -36,36 +36,36 @@ class Happening:
     total: int
     what: str = ""
     seconds: float = 0.0
-    #: The last lines of a failing command, and the file that holds all of it.
+    #: The last output lines of a failed command, and its log file.
     tail: tuple[str, ...] = ()
     log: str = ""
 
 
 class Display(Protocol):
-    """Shows what happens."""
+    """Shows progress events."""
 
     def show(self, happening: Happening) -> None:
-        """Something has happened."""
+        """Show an event."""
 
     def tick(self, line: str, seconds: float) -> None:
-        """A command runs: the last line it wrote, and for how long it has been running."""
+        """Update the progress of a running command: its last output line and its run time."""
 
     def tell(self, line: str) -> None:
-        """A line about the run."""
+        """Print a line about the run."""
 
     def quiet(self) -> None:
-        """Somebody else is about to use the terminal, or all is over."""
+        """Remove the status line: the terminal is used otherwise, or the run is over."""
 
 
 class Asking(Protocol):
-    """Asks the user."""
+    """Asks the user for confirmation."""
 
     def agrees(self, question: str, destroys: bool) -> bool:
-        """Whether the user wants it."""
+        """Whether the user agrees."""
 
 
 def duration_text(seconds: float) -> str:
-    """How long something took, as people say it: 8s, 2m10s, 1h04m."""
+    """Format a duration: 8s, 2m10s, 1h04m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

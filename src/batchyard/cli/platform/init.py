@@ -1,4 +1,4 @@
-"""`batchyard platform init`: writes a platform.yaml to begin with."""
+"""`batchyard platform init`: writes an example platform.yaml."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ FOLDER = "examples/platforms"
 
 
 def run(example: str, file: Path) -> None:
-    """Write the example; exits with 1 where there is a file of that name already."""
+    """Write the example; ends the command with 1 if the file exists."""
     try:
         text = read_folder(FOLDER, ".yaml")[f"{example}.yaml"]
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except FileExistsError:
-        output.fail(f"batchyard: {file} is there already, and stays as it is; name another file")
+        output.fail(f"batchyard: {file} already exists and was not changed; choose another file")
     except OSError as wrong:
-        output.fail(f"batchyard: {file} cannot be written: {wrong.strerror or wrong}; name another file")
-    output.tell(f"batchyard: {file} is written; next: batchyard platform plan {file}")
+        output.fail(f"batchyard: cannot write {file}: {wrong.strerror or wrong}; choose another file")
+    output.tell(f"batchyard: wrote {file}; next: batchyard platform plan {file}")

@@ -1,4 +1,4 @@
-"""What was done to a platform from this folder: a line for each thing that happened, on disk before the next begins."""
+"""The journal of a platform's folder: one JSON line per event, synced to disk before the next event."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.times import format_time
 from batchyard.server.clocks.wall import wall_clock
 
-#: Below the rendered folder.
+#: The folder for our own files, below the rendered folder.
 OWN_FOLDER: Final = ".batchyard"
 _FILE: Final = "steps.jsonl"
 
@@ -21,12 +21,12 @@ class Journal:
         self._path = folder / OWN_FOLDER / _FILE
 
     def note(self, **fields: object) -> None:
-        """Write a line; when this returns it survives the loss of power."""
+        """Append a line; it survives a power failure once this returns."""
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
         is_new = not self._path.exists()
         with self._path.open("ab") as file:
             if file.tell() and not self._ends_whole():
-                file.write(b"\n")  # an earlier line was cut off as it was written
+                file.write(b"\n")  # an earlier write was cut off
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -34,7 +34,7 @@ class Journal:
             _sync_folder(self._path.parent)
 
     def entries(self) -> Iterator[Mapping[str, Any]]:
-        """All lines that are whole, oldest first."""
+        """All complete lines, oldest first."""
         if not self._path.exists():
             return
         for line in self._path.read_text("utf-8", "replace").splitlines():
@@ -46,9 +46,9 @@ class Journal:
                 yield entry
 
     def target(self) -> Mapping[str, Any] | None:
-        """Where the platform of this folder is.
+        """The cluster of this folder's platform.
 
-        None before anything of it is made or all of it was found, and after it is destroyed.
+        None before anything was created or found complete, and after the platform was destroyed.
         """
         meant = target = None
         for entry in self.entries():

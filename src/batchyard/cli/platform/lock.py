@@ -1,7 +1,7 @@
-"""One at a time in a folder: whoever drives holds one lock, and what he has started holds another.
+"""The locks of a rendered folder: one is held by the driver, the other also by the commands that it starts.
 
-The second is inherited by the commands that are run. So it is known when one of them outlives a driver that was killed,
-and the next driver waits for it to end, rather than doing beside it what it still does.
+The commands inherit the second lock. If a driver is killed and its command survives, the next driver waits for the
+command to end before it runs the same steps.
 """
 
 import fcntl
@@ -18,11 +18,11 @@ _POLL_SECONDS: Final = 0.2
 
 
 class BusyError(Exception):
-    """Somebody else drives in this folder; says who."""
+    """Another process drives this folder; the message names it."""
 
 
 class Lock:
-    """The locks of a rendered folder, held from `with` to its end."""
+    """The locks of a rendered folder, held within `with`."""
 
     def __init__(self, folder: Path, waiting: Callable[[str], None]) -> None:
         self._folder = folder / OWN_FOLDER
@@ -32,13 +32,13 @@ class Lock:
 
     @property
     def inherited(self) -> int:
-        """The descriptor that commands inherit."""
-        assert self._child is not None, "it is held"
+        """The file descriptor that commands inherit."""
+        assert self._child is not None, "the lock is held"
         return self._child.fileno()
 
     def started(self, pid: int, argv: tuple[str, ...]) -> None:
-        """Leave word of what runs, for whoever finds it running."""
-        assert self._child is not None, "it is held"
+        """Record the running command in the lock file, for the message of a waiting process."""
+        assert self._child is not None, "the lock is held"
         _leave(self._child, {"pid": pid, "command": " ".join(argv[:6])})
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class Lock:
         if not _taken(self._drive):
             word = _word(self._drive)
             self._drive.close()
-            raise BusyError(f"process {word.get('pid', '?')} drives the steps of this folder: wait until it has ended")
+            raise BusyError(f"process {word.get('pid', '?')} is running the steps of this folder: wait until it ends")
         _leave(self._drive, {"pid": os.getpid()})
         self._child = (self._folder / "command.lock").open("a+")
         told = False
@@ -55,8 +55,8 @@ class Lock:
             if not told:
                 word = _word(self._child)
                 self._waiting(
-                    f"`{word.get('command', '?')}` of an earlier run (process {word.get('pid', '?')}) still runs: "
-                    "waiting until it has ended"
+                    f"`{word.get('command', '?')}` of an earlier run (process {word.get('pid', '?')}) is running: "
+                    "waiting for its end"
                 )
                 told = True
             Event().wait(_POLL_SECONDS)

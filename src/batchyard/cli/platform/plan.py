@@ -1,4 +1,4 @@
-"""`batchyard platform plan`: what a platform.yaml comes to, before anything is made."""
+"""`batchyard platform plan`: the objects, machines, costs and quotas of a platform.yaml, before anything is created."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,19 +20,19 @@ from batchyard.provision.manifests import made
 from batchyard.provision.model import Platform
 from batchyard.provision.quotas import Quota, quotas
 
-#: How names are shown: all of them, or as far as there is room.
+#: Formats names: all of them, or as many as fit.
 _Shown: TypeAlias = Callable[[Sequence[str]], str]
 _NAMES_WIDTH: Final = 72
 _HOURS_A_MONTH: Final = 730
 _CENT: Final = 10_000
-_UNPRICED: Final = "Disks, network, the control plane and licences are not in it."
+_UNPRICED: Final = "Disks, network, the control plane and licences are not included."
 
 
 class _Plan(NamedTuple):
-    """All that is told."""
+    """The data of the plan."""
 
     platform: Platform
-    #: By what it is, the names of what is made on Google Cloud, and of what is applied.
+    #: The names of Google Cloud resources by type, and of applied objects by kind.
     google: Mapping[str, Sequence[str]]
     objects: Mapping[str, Sequence[str]]
     supplies: Sequence[Supply]
@@ -42,7 +42,7 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
-    """Show it; exits with 1 where the file is no sound platform, or its guide does not end as it should."""
+    """Print the plan; ends the command with 1 if the file is invalid or the guide differs."""
     source = read_source(file)
     platform = sound_platform(source, project)
     found = _planned(source, platform)
@@ -55,7 +55,7 @@ def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
             output.write("".join(_sections(found, ", ".join if form is Output.WIDE else _cut)))
     counts = {severity: sum(told.finding.severity is severity for told in found.findings) for severity in Severity}
     told = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
-    output.tell(f"batchyard: nothing is made yet; lint: {told}")
+    output.tell(f"batchyard: nothing has been created; lint: {told}")
     if guide:
         play(platform, form)
 
@@ -78,22 +78,22 @@ def _sections(plan: _Plan, shown: _Shown) -> Iterator[str]:
     platform = plan.platform
     where = [f"engine {platform.engine.value}"]
     where += [f"region {platform.region}"] if platform.region else []
-    where += [f"project {platform.google.project or 'not said'}"] if platform.google else []
+    where += [f"project {platform.google.project or 'not set'}"] if platform.google else []
     yield f"# Platform {platform.name}: {', '.join(where)}\n"
     if plan.google:
         yield format_table(_names_table("ON GOOGLE CLOUD", plan.google, shown))
         yield "\n"
     yield format_table(_names_table("KIND", plan.objects, shown))
     if plan.supplies:
-        yield "\n# Machines and dollars an hour: idle, when nobody works, and full, when all there can be is there\n"
+        yield "\n# Machines and dollars an hour: idle, without work, and full, with all nodes\n"
         yield format_table(_supplies_table(plan.supplies))
         idle, full = _totals(plan.supplies)
         yield f"{_a_month(idle)} dollars a month idle, {_a_month(full)} full. {_UNPRICED}\n"
     if plan.quotas:
-        yield "\n# Quotas of Compute Engine that all of it needs\n"
+        yield "\n# Compute Engine quotas required for all nodes\n"
         yield format_table(_quotas_table(plan.quotas, shown))
     if plan.findings:
-        yield "\n# What lint finds\n"
+        yield "\n# Lint findings\n"
         yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source, shown))
 
 
@@ -141,7 +141,7 @@ def _finding_lines(told: Told, source: str, shown: _Shown) -> Iterator[str]:
 
 
 def _cut(names: Sequence[str]) -> str:
-    """Names as far as there is room, and how many more there are."""
+    """As many names as fit, and the number of the others."""
     shown: list[str] = []
     for name in names:
         if shown and len(", ".join([*shown, name])) > _NAMES_WIDTH:
@@ -166,7 +166,7 @@ def _a_month(amount: MicroDollars) -> str:
 
 
 def _document(plan: _Plan) -> dict[str, Any]:
-    """All of it; money in dollars an hour."""
+    """The plan as a document; money in dollars per hour."""
     idle, full = _totals(plan.supplies)
     platform = plan.platform
     return {

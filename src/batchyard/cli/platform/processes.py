@@ -1,6 +1,6 @@
-"""Commands as processes: their output goes to files, so that they go on unharmed where whoever started them is killed.
+"""Runs commands as processes that write to files, so that they survive if this process is killed.
 
-Each has a session of its own: Ctrl-C at the terminal reaches us alone, and we tell the command to end.
+Each command has its own session: Ctrl-C reaches only this process, which then signals the command.
 """
 
 import os
@@ -15,21 +15,21 @@ from batchyard.cli.platform.lock import Lock
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Answer, Command
 from batchyard.server.clocks.wall import ticks
 
-#: Told while a command runs: the last line it wrote, and for how many seconds it has been running.
+#: Called while a command runs, with its last output line and its seconds of run time.
 Watching: TypeAlias = Callable[[str, float], None]
 
 _TICK_SECONDS: Final = 0.1
-#: How long a command has to end by itself once its time is over, before it is ended.
+#: The time a command has to end after SIGINT at its time limit, before SIGKILL.
 _GRACE_SECONDS: Final = 60
 _TAIL_BYTES: Final = 4096
 
 
 class InterruptedCommandError(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C, and the command has ended."""
+    """The user pressed Ctrl-C, and the command has ended."""
 
 
 class Processes:
-    """Runs commands in a folder."""
+    """Runs commands in a folder, holding its lock."""
 
     def __init__(self, folder: Path, lock: Lock, telling: Callable[[str], None]) -> None:
         self._folder = folder
@@ -37,14 +37,14 @@ class Processes:
         self._telling = telling
 
     def look(self, command: Command, watching: Watching) -> Answer:
-        """Run a command to see what it says; nothing of it is kept."""
+        """Run a command and return its output, without logging it."""
         with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as told:
             code = self._ended(command, printed, told, watching)
             why = _why(code, command)
             return Answer(code, _whole(printed), f"{why}\n{_whole(told)}" if why else _whole(told))
 
     def act(self, command: Command, log: Path, watching: Watching) -> Answer:
-        """Run a command; both of its outputs are appended to a log, and what was appended is the answer."""
+        """Run a command, append both outputs to a log, and return the appended text."""
         with log.open("ab+") as file:
             begin = file.seek(0, os.SEEK_END)
             code = self._ended(command, file, file, watching)
@@ -56,7 +56,7 @@ class Processes:
             return Answer(code, "", text)
 
     def _ended(self, command: Command, printed: IO[bytes], told: IO[bytes], watching: Watching) -> int:
-        """Its exit code, when it has ended."""
+        """Run the command to its end; return its exit code."""
         begun = ticks()
         try:
             process = self._started(command, printed, told)
@@ -82,7 +82,7 @@ class Processes:
         with tempfile.TemporaryFile() as sent:
             sent.write(command.sent.encode())
             sent.seek(0)
-            return subprocess.Popen(  # noqa: S603 - the steps' own commands
+            return subprocess.Popen(  # noqa: S603 - commands of the steps
                 command.full_argv,
                 cwd=self._folder,
                 stdin=sent,
@@ -93,7 +93,7 @@ class Processes:
             )
 
     def _hurried(self, process: "subprocess.Popen[bytes]", command: Command, waited: float, is_late: bool) -> bool:
-        """Tell a command to end whose time is over, and end it when it does not; whether its time is over."""
+        """Send SIGINT at a command's time limit and SIGKILL after the grace period; return whether it is late."""
         if waited > command.limit_seconds + _GRACE_SECONDS:
             _signal(process, signal.SIGKILL)
         elif waited > command.limit_seconds and not is_late:
@@ -102,33 +102,35 @@ class Processes:
         return is_late
 
     def _interrupt(self, process: "subprocess.Popen[bytes]", command: Command, interrupts: int) -> None:
-        """Pass Ctrl-C on: a request the first time, an order the second, the end the third."""
+        """Forward Ctrl-C: SIGINT the first time, SIGTERM the second, SIGKILL from the third."""
         name = command.argv[0]
         if interrupts == 1:
-            self._telling(f"told {name} to end; waiting for it (Ctrl-C again: at once, which can lose what it knows)")
+            self._telling(
+                f"sent {name} an interrupt; waiting for it to end (Ctrl-C again ends it at once and can lose its state)"
+            )
             _signal(process, signal.SIGINT)
         else:
             _signal(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
 
 
 def _code(code: int, interrupts: int, is_late: bool) -> int:
-    """What an ended command's code means: InterruptedCommandError where the user ended it."""
+    """The code of an ended command; InterruptedCommandError if the user ended it."""
     if interrupts:
         raise InterruptedCommandError
     return TOO_LONG if is_late else code
 
 
 def _why(code: int, command: Command) -> str:
-    """What to say for a command that said nothing."""
+    """The message for a command that could not be run or was late."""
     if code == NO_SUCH_PROGRAM:
-        return f"{command.argv[0]}: there is no such program on the PATH"
+        return f"{command.argv[0]}: program not found on the PATH"
     if code == TOO_LONG:
-        return f"{command.argv[0]} took longer than {command.limit_seconds} s, and was told to end"
+        return f"{command.argv[0]} took longer than {command.limit_seconds} s and was interrupted"
     return ""
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """Send a signal to a command and all that it has started."""
+    """Send a signal to the process group of a command."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -141,7 +143,7 @@ def _whole(file: IO[bytes]) -> str:
 
 
 def _last_line(file: IO[bytes]) -> str:
-    """The last line that a command has written to a file, which it goes on writing."""
+    """The last line in a file that a command is still writing."""
     end = os.fstat(file.fileno()).st_size
     text = os.pread(file.fileno(), _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

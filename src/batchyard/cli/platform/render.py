@@ -1,7 +1,7 @@
-"""`batchyard platform render`: writes all files that a platform comes to.
+"""`batchyard platform render`: writes all files of a platform.
 
-What was written is remembered beside it, so that rendering again replaces and removes its own files alone: a file that
-somebody else wrote or changed is never touched unless that is asked for.
+A record of the written files is stored beside them, so that rendering again replaces and removes only those. Files that
+were written or changed otherwise are kept, except with --overwrite.
 """
 
 import hashlib
@@ -18,27 +18,29 @@ from batchyard.provision.images import SOURCES, builds_operator
 from batchyard.provision.model import Platform
 from batchyard.provision.render import render
 
-#: What is remembered: by path, the digests of what was written there.
+#: The record file: the digests of the content written to each path.
 RECORD: Final = ".batchyard-rendered.json"
 _SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write it; exits with 1 where the file is no sound platform, or somebody else's files are in the way."""
+    """Write the files; ends the command with 1 if the platform is invalid or other files are in the way."""
     platform = sound_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
-        output.fail(f"batchyard: {file} names no Google Cloud project; write spec.google.project, or say --project ID")
+        output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
     try:
         contents = contents_of(platform)
         kept, removed = write(contents, out, overwrite=overwrite)
     except OSError as wrong:
-        output.fail(f"batchyard: {wrong.filename or out} cannot be written: {wrong.strerror}; name another folder")
+        output.fail(f"batchyard: cannot write {wrong.filename or out}: {wrong.strerror}; choose another folder")
     if kept:
         shown = "".join(f"\n  {path}" for path in kept[:_SHOWN_MAX])
         more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
-        told = f"in {out} are files of yours in the way:{shown}{more}"
-        output.fail(f"batchyard: {told}\nnothing is written; move them away, or say --overwrite")
-    output.tell(f"batchyard: {len(contents)} files are in {out}{f'; {removed} from before went' if removed else ''}")
+        told = f"files in {out} that were not rendered are in the way:{shown}{more}"
+        output.fail(f"batchyard: {told}\nnothing was written; move them, or use --overwrite")
+    output.tell(
+        f"batchyard: {len(contents)} files written to {out}{f'; {removed} old files removed' if removed else ''}"
+    )
 
 
 def contents_of(platform: Platform) -> Mapping[str, str | bytes]:
@@ -51,9 +53,9 @@ def contents_of(platform: Platform) -> Mapping[str, str | bytes]:
 
 
 def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; answers with those of others that are in the way (then nothing is written), and how many went.
+    """Write the files; return the foreign files in the way (then nothing is written) and the number of removed files.
 
-    OSError where it cannot be done. Whatever moment it ends at, the next time knows its own files again.
+    Raises OSError. The record is written before the files, so an interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
     before = _record(out)
@@ -73,7 +75,7 @@ def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tu
 
 
 def _record(out: Path) -> dict[str, list[str]]:
-    """What was written there before; nothing where nobody remembers."""
+    """The digests recorded by earlier runs, empty without a record."""
     try:
         return msgspec.json.decode((out / RECORD).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -87,7 +89,7 @@ def _remember(out: Path, record: Mapping[str, list[str]]) -> None:
 
 
 def _put(place: Path, content: bytes) -> None:
-    """Write a file whole or not at all: half of one, when the disk is full, would be taken for somebody else's."""
+    """Write a file atomically: a partial file, for example on a full disk, would count as foreign."""
     new = place.with_name(f".{place.name}.new")
     try:
         new.write_bytes(content)
@@ -98,14 +100,14 @@ def _put(place: Path, content: bytes) -> None:
 
 
 def _is_foreign(place: Path, content: bytes, digests: list[str]) -> bool:
-    """Whether there is something else than what was or would be written."""
+    """Whether a file exists whose content was not rendered."""
     if not place.exists():
         return False
     return not place.is_file() or _digest(place.read_bytes()) not in {*digests, _digest(content)}
 
 
 def _removed(out: Path, path: str, digests: list[str]) -> bool:
-    """Remove a file that is no more part of it, unless somebody changed it; and folders that this leaves empty."""
+    """Remove a file that is no longer rendered, unless it was changed; also its folders if they are empty."""
     place = out / path
     if not place.is_file() or _digest(place.read_bytes()) not in digests:
         return False

@@ -1,4 +1,4 @@
-"""Which cluster a folder's platform is on: found out once, written down, and never another by mistake."""
+"""The cluster of a folder's platform: determined once, recorded, and checked on later runs."""
 
 import json
 import subprocess
@@ -14,19 +14,19 @@ _ASKED_WITHIN: Final = 60
 
 
 class TargetError(Exception):
-    """It is not known which cluster is meant, or it is another than before; says what to do."""
+    """The cluster is unknown, or differs from the recorded one; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user says of the cluster: '' where nothing."""
+    """The kubeconfig and context options; '' if not given."""
 
     kubeconfig: str
     context: str
 
 
 def reached_by(platform: Platform, wanted: Wanted) -> Reached:
-    """How the steps reach the cluster, as far as it is known without asking anybody."""
+    """How the steps reach the cluster, as far as known without running kubectl."""
     kubeconfig = str(Path(wanted.kubeconfig).expanduser().resolve()) if wanted.kubeconfig else ""
     if platform.google is not None:
         return Reached(kubeconfig or f"{OWN_FOLDER}/kubeconfig")
@@ -34,9 +34,9 @@ def reached_by(platform: Platform, wanted: Wanted) -> Reached:
 
 
 def settled(platform: Platform, wanted: Wanted, journal: Journal) -> Reached:
-    """How the steps reach the cluster, with a context that does not change with kubectl's current one.
+    """How the steps reach the cluster, with a fixed context that is independent of kubectl's current one.
 
-    TargetError where none is there, or where the platform of this folder was made elsewhere.
+    TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
     """
     reached = reached_by(platform, wanted)
     if platform.google is not None:
@@ -49,34 +49,34 @@ def settled(platform: Platform, wanted: Wanted, journal: Journal) -> Reached:
     context = str(view.get("current-context") or "")
     servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
     if not context or not servers:
-        raise TargetError("kubectl knows no cluster: name one with --kubeconfig FILE or --context NAME")
+        raise TargetError("kubectl has no current cluster: select one with --kubeconfig FILE or --context NAME")
     _same(journal, platform.name, f"{servers[0]}", kubeconfig=reached.kubeconfig, context=context)
     return Reached(reached.kubeconfig, context)
 
 
 def _same(journal: Journal, name: str, place: str, **how: str) -> None:
-    """Write down where the platform of this folder is, or see that it is still there."""
+    """Record where the platform of this folder is, or check that it is unchanged."""
     before = journal.target()
     if before is None:
         journal.note(event="target", platform=name, place=place, **how)
         return
     if (before["platform"], before["place"]) != (name, place):
         was = f"{before['platform']} on {before['place']}"
-        raise TargetError(f"this folder is that of {was}, not of {name} on {place}: name another with --out DIR")
+        raise TargetError(f"this folder belongs to {was}, not to {name} on {place}: choose another with --out DIR")
 
 
 def _view(reached: Reached) -> dict[str, Any]:
-    """The part of the kubeconfig that is about the context, as kubectl merges it."""
+    """The part of the kubeconfig for the context, as merged by kubectl."""
     command = reached.kubectl("config", "view", "--minify", "--output=json")
     try:
-        done = subprocess.run(  # noqa: S603 - kubectl with words of ours
+        done = subprocess.run(  # noqa: S603 - kubectl with fixed arguments
             command.argv, capture_output=True, text=True, timeout=_ASKED_WITHIN, check=False
         )
     except FileNotFoundError:
-        raise TargetError("kubectl: there is no such program on the PATH; install it first") from None
+        raise TargetError("kubectl: program not found on the PATH; install it first") from None
     except subprocess.TimeoutExpired:
-        raise TargetError(f"kubectl did not say within {_ASKED_WITHIN} s which cluster is meant") from None
+        raise TargetError(f"kubectl did not report the current cluster within {_ASKED_WITHIN} s") from None
     if done.returncode:
-        raise TargetError(f"{done.stderr.strip()}: name a cluster with --kubeconfig FILE or --context NAME")
+        raise TargetError(f"{done.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
     view: dict[str, Any] = json.loads(done.stdout)
     return view

@@ -1,1 +1,1 @@
-"""`batchyard submit`: a command under a queue, as a Job that any cluster with Kueue takes."""
+"""`batchyard submit`: runs a command as a Job in a queue, on any cluster with Kueue."""

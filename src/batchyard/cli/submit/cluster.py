@@ -1,4 +1,4 @@
-"""The cluster that a Job is submitted to: what is there, making the Job, and deleting what came to nothing."""
+"""The cluster of a submitted Job: checks, creation with rollback, queue position, warnings and logs."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ _FORBIDDEN: Final = 403
 
 
 class SubmitError(Exception):
-    """A Job cannot be submitted; says why and what to do."""
+    """A Job cannot be submitted; the message has the reason and the remedy."""
 
 
 class Cluster:
-    """See the module."""
+    """A cluster reached over HTTP, and the visibility API versions it may serve."""
 
     def __init__(self, wire: HttpTransport, url: str) -> None:
         self.wire = wire
@@ -39,7 +39,7 @@ class Cluster:
         self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
 
     async def check(self, asked: Asked) -> None:
-        """SubmitError where the queue or the priority is not there; who may not look is not told."""
+        """SubmitError if the queue or priority class does not exist; skipped without the permission to list."""
         queues = await self._names(scheme.LOCAL_QUEUE, asked.namespace)
         if queues is not None and asked.queue not in queues:
             everywhere = await self._items(scheme.LOCAL_QUEUE) or ()
@@ -48,28 +48,28 @@ class Cluster:
             classes = await self._names(scheme.WORKLOAD_PRIORITY_CLASS)
             if classes is not None and asked.priority not in classes:
                 there = ", ".join(classes) or "none"
-                raise SubmitError(f"there is no WorkloadPriorityClass {asked.priority}; there are: {there}")
+                raise SubmitError(f"WorkloadPriorityClass {asked.priority} not found; available: {there}")
 
     async def create(self, job: Obj, parts: Sequence[Obj]) -> Mapping[str, Any]:
-        """Make a Job and what it takes along, or nothing of it; the Job as the server has it."""
-        for part in parts[:1]:  # who may not make these shall not have to delete the Job again
+        """Create a Job and its ConfigMaps, or none of them; return the Job as created."""
+        for part in parts[:1]:  # a dry run, so that missing rights do not leave a Job behind
             await self._created(scheme.CONFIG_MAP, part, "?dryRun=All")
         created = await self._created(scheme.JOB, job)
         try:
             for part in parts:
                 await self._created(scheme.CONFIG_MAP, owned(part, created))
-        except (SubmitError, asyncio.CancelledError):  # refused, or interrupted
+        except (SubmitError, asyncio.CancelledError):  # rejected, or interrupted
             await self._take_back(created)
             raise
         return created
 
     async def place(self, asked: Asked, uid: str) -> tuple[int, int] | None:
-        """How many are before a Job in its queue, and how many wait there; None if that is not to be known."""
+        """How many Workloads are ahead of a Job in its queue, and how many wait; None if unknown."""
         if not self._visibility:
             return None
         part = f"namespaces/{asked.namespace}/localqueues/{asked.queue}/pendingworkloads"
         answer = await self.wire.ask(HttpRequest("GET", f"{_VISIBILITY}/{self._visibility[0]}/{part}"))
-        if answer.code in {_NOT_THERE, _FORBIDDEN}:  # not served in that version, or not for us
+        if answer.code in {_NOT_THERE, _FORBIDDEN}:  # not served in this version, or no permission
             self._visibility = self._visibility[1:]
             return None
         items = _items_of(answer)
@@ -80,13 +80,13 @@ class Cluster:
         return None
 
     async def pods(self, namespace: str, selector: str) -> Sequence[Obj]:
-        """The pods that a selector takes, as they are now."""
+        """The pods that match a selector, freshly listed."""
         path = path_of(kind_info(scheme.POD), "v1", namespace)
         answer = await self.wire.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_of(answer)
 
     async def warning(self, pod: Obj) -> tuple[str, str] | None:
-        """Reason and message of the latest warning about a pod; None if there is none, or we may not look."""
+        """Reason and message of the latest warning about a pod; None if there is none or without permission."""
         metadata = pod["metadata"]
         path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
@@ -100,18 +100,18 @@ class Cluster:
     async def follow_log(
         self, namespace: str, pod: str, container: str, since: str, told: Callable[[Sequence[bytes]], None]
     ) -> HttpAnswer:
-        """Tell of the lines of a log as they come, each after its time; how that ended."""
+        """Stream a log to `told`, each line with its time; return how the stream ended."""
         path = path_of(kind_info(scheme.POD), "v1", namespace, pod, "log")
         from_then = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
         query = f"container={container}&follow=true&timestamps=true{from_then}"
         return await self.wire.stream(HttpRequest("GET", f"{path}?{query}", accept="*/*"), told, to_the_end=True)
 
     async def _take_back(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job that lacks what it was to take along; SubmitError where it stays."""
+        """Delete a Job whose ConfigMaps could not be created; SubmitError if that fails."""
         answer = await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, job), _BACKGROUND))
         if not 200 <= answer.code < 300 and answer.code != _NOT_THERE:
             name = job["metadata"]["name"]
-            raise SubmitError(f"Job {name} lacks its files and cannot be deleted: {trouble_of(answer)}")
+            raise SubmitError(f"Job {name} was created without its files and cannot be deleted: {trouble_of(answer)}")
 
     async def _created(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
@@ -125,7 +125,7 @@ class Cluster:
         return None if items is None else [item["metadata"]["name"] for item in items]
 
     async def _items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
-        """All objects of a kind; None where we may not look, SubmitError where there is no such kind."""
+        """All objects of a kind; None without permission, SubmitError if the kind is not served."""
         info = kind_info(kind)
         for version in reversed(info.versions):
             path = path_of(info, version, namespace) if namespace else path_of_kind(info, version)
@@ -136,7 +136,7 @@ class Cluster:
                 return None
             if answer.code != _NOT_THERE:
                 raise SubmitError(f"{self.url}: {trouble_of(answer)}")
-        raise SubmitError(f"{self.url}: it serves no {info.plural}.{info.group}: Kueue is not there")
+        raise SubmitError(f"{self.url}: does not serve {info.plural}.{info.group}: Kueue is not installed")
 
 
 def _items_of(answer: HttpAnswer) -> Sequence[Obj]:
@@ -150,14 +150,14 @@ def _path(kind: str, obj: Mapping[str, Any]) -> str:
 
 
 def _no_queue(asked: Asked, here: Sequence[str], everywhere: Sequence[Obj]) -> str:
-    """That there is no such queue, and which there are."""
-    told = f"there is no LocalQueue {asked.queue} in namespace {asked.namespace}"
+    """The error message for a missing queue, with the queues that exist."""
+    told = f"LocalQueue {asked.queue} not found in namespace {asked.namespace}"
     homes = [each["metadata"]["namespace"] for each in everywhere if each["metadata"]["name"] == asked.queue]
     if homes:
-        return f"{told}; it is in {', '.join(homes)}: say --namespace {homes[0]}"
+        return f"{told}; found in {', '.join(homes)}: use --namespace {homes[0]}"
     if here:
-        return f"{told}; there are: {', '.join(here)}"
+        return f"{told}; available: {', '.join(here)}"
     if everywhere:
         named = (f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in everywhere)
-        return f"{told}; there are, with their namespaces: {', '.join(named)}"
-    return f"{told}, nor any other; make a ResourceFlavor, a ClusterQueue and a LocalQueue first"
+        return f"{told}; available in other namespaces: {', '.join(named)}"
+    return f"{told}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"

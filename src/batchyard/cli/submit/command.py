@@ -1,4 +1,4 @@
-"""`batchyard submit`: makes the Job, tells what becomes of it, and ends as it ends."""
+"""`batchyard submit`: creates a Job, reports its progress, and exits with its exit code."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ from batchyard.cli.submit.wanted import Request
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 
-#: So many letters of chance make a name that nothing else has, as Kubernetes's own.
+#: The length of the suffix of generated names, as in Kubernetes.
 _LETTERS: Final = 5
 
 
 def submit(request: Request) -> int:
-    """Do it; the exit code of the command that ran, once it has."""
+    """Run the command; return the exit code of the Job's command once it has ended."""
     asked = _named(request.asked)
     packed = _packed(request)
     archive = None if packed is None else packed.content
@@ -36,7 +36,7 @@ def submit(request: Request) -> int:
     if request.dry_run:
         output.write(_written([*parts, job], request.form or Form.YAML))
         return 0
-    from batchyard.cli.submit import sending  # noqa: PLC0415 - loads what talks to servers
+    from batchyard.cli.submit import sending  # noqa: PLC0415 - loads the HTTP client
 
     told = Telling(is_json=request.form is Form.JSON)
     try:
@@ -46,7 +46,7 @@ def submit(request: Request) -> int:
 
 
 def _named(asked: Asked) -> Asked:
-    """With a name of its own, if it has none."""
+    """Set a generated name if none is given."""
     if asked.name:
         return asked
     letters = uid_for(wall_clock(), str(os.getpid()), *asked.argv)[:_LETTERS]
@@ -63,7 +63,7 @@ def _packed(request: Request) -> packing.Packed | None:
 
 
 def _written(objects: Sequence[Obj], form: Form) -> str:
-    """The objects as kubectl takes them."""
+    """Format the objects as manifests for kubectl."""
     if form is Form.YAML:
         return "---\n".join(map(render_yaml, objects))
     if len(objects) == 1:

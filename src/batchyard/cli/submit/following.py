@@ -1,4 +1,4 @@
-"""A Job that was submitted, looked at until it has ended: its Workload, its pods, and their logs, as they come."""
+"""Follows a submitted Job until it ends: its Workload, its pods, and their logs."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,23 +18,23 @@ from batchyard.client.writes import trouble_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.timers import passing
 
-#: How often it is asked who waits before us: nothing tells of it by itself.
+#: The interval between queries of the queue position, which cannot be watched.
 _LOOKS_EVERY: Final = 5 * SECOND
 _TRIES_AGAIN: Final = SECOND
-#: How long logs may take to come in after the end.
+#: The longest wait for the rest of the logs after the end.
 _DRAINS_WITHIN: Final = 30  # seconds
 _GONE: Final = 404
 
 
 class Heard(NamedTuple):
-    """Who is told what happens, and each line of a pod's log."""
+    """Callbacks: `tell` for each message, `log` for each line of a pod's log."""
 
     tell: Callable[[Told], None]
     log: Callable[[str, str], None]
 
 
 class Follower:
-    """See the module."""
+    """A Job being followed: its informers, log readers and reported messages."""
 
     def __init__(self, cluster: Cluster, asked: Asked, job: Mapping[str, Any], heard: Heard) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class Follower:
         self._tell, self._log = heard
         self._story = Story()
         self._uid = uid = job["metadata"]["uid"]
-        #: The Job as it was seen last.
+        #: The latest version of the Job.
         self._job: Obj = job
         self._pods_of = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
         of_kind = {
@@ -60,25 +60,25 @@ class Follower:
         self._over = asyncio.Event()
 
     async def follow(self) -> int:
-        """Tell of it until it has ended; the exit code."""
+        """Report the Job's progress until it ends; return the exit code."""
         looking = [asyncio.ensure_future(each) for each in (*map(self._watch, self._informers), self._look())]
         over = asyncio.ensure_future(self._over.wait())
         done, _ = await asyncio.wait([over, *looking], return_when=asyncio.FIRST_COMPLETED)
         for each in done:
-            each.result()  # nobody who looks ends by himself: a defect of ours is told
+            each.result()  # these tasks never end by themselves: raise their error
         for pod in await self._pods():
             self._follow_log(pod)
         if self._logs:
             done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
             for each in done:
-                each.result()  # a defect of ours is told
+                each.result()  # raises an unexpected error
         self._tell_all(self._story.job_is(self._job, await self._pods()))
         code = self._story.ended
         assert code is not None, "it is over"
         return code
 
     async def _watch(self, informer: Informer) -> None:
-        """List and watch a kind for as long as it is of interest."""
+        """List and watch a kind until the task is cancelled."""
         while True:
             following = informer.following()
             if following.wait:
@@ -115,11 +115,11 @@ class Follower:
             self._over.set()
 
     async def _pods(self) -> Sequence[Obj]:
-        """Its pods, asked for anew: their watch may be behind the one that told of the Job's end."""
+        """List the Job's pods: the pod watch may be behind the watch that reported the Job's end."""
         return await self._cluster.pods(self._asked.namespace, self._pods_of)
 
     async def _look(self) -> None:
-        """Tell which place in line it has, while it waits, and what keeps its pods from running."""
+        """Report the queue position while the Job waits, and warnings about its pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
                 waits = not has_begun(pod) and terminated(pod) is None
@@ -137,7 +137,7 @@ class Follower:
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
-        """Tell a log to its end, going on where a connection breaks."""
+        """Report a log up to its end; resume if the connection breaks."""
         log = LogReader(pod, self._log)
         while True:
             answer = await self._cluster.follow_log(self._asked.namespace, pod, CONTAINER, log.since, log.take)
@@ -166,18 +166,18 @@ class Follower:
 
 
 class LogReader:
-    """Lines of a log, each once, however often it is begun again. Lines come with their times."""
+    """Reports each line of a timestamped log once, however often reading restarts."""
 
     def __init__(self, pod: str, tell: Callable[[str, str], None]) -> None:
         self._pod = pod
         self._tell = tell
-        #: The time of the last line, and how many lines with that time were told.
+        #: The time of the last line, and how many lines with that time were reported.
         self.since = ""
         self._told = 0
         self._skips = 0
 
     def take(self, lines: Sequence[bytes]) -> None:
-        """Take in lines."""
+        """Process lines; skip those that were already reported."""
         for line in lines:
             time, _, text = line.decode("utf-8", "replace").partition(" ")
             if time == self.since and self._skips:
@@ -190,5 +190,5 @@ class LogReader:
             self._tell(self._pod, text)
 
     def begin_again(self) -> None:
-        """It is read again, from the time of the last line on."""
+        """Restart reading at the time of the last line."""
         self._skips = self._told

@@ -1,6 +1,6 @@
-"""The objects of a submitted command: a Job under a queue, and the ConfigMaps that carry its working directory.
+"""The objects of a submitted command: a Job in a queue, and the ConfigMaps with its working directory.
 
-Ordinary manifests: `kubectl apply` takes them wherever Kueue is.
+They are ordinary manifests: `kubectl apply` accepts them on any cluster with Kueue.
 """
 
 import base64
@@ -12,7 +12,7 @@ from typing import Any, Final
 from batchyard.api import well_known
 from batchyard.api.meta import Obj
 
-#: How much of an archive a ConfigMap carries; it may hold a MiB.
+#: The bytes of the archive per ConfigMap, whose limit is 1 MiB.
 PART: Final = 900 * 1024
 CHECKPOINTS: Final = "/checkpoints"
 CHECKPOINT_VARIABLE: Final = "CHECKPOINT_DIR"
@@ -22,7 +22,7 @@ _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _PARTS: Final = "/batchyard/parts"
 _WORK: Final = "/batchyard/work"
 _NAME_MAX: Final = 40
-#: Unpacks the archive with what an image has, and becomes the command: so signals and exit codes are the command's own.
+#: Unpacks the archive with tools of the image, then execs the command: signals and exit codes are the command's.
 _UNPACK: Final = """\
 cd {work} || exit
 parts() {{ cat {parts}/part-*; }}
@@ -41,7 +41,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to run, and with what. Quantities as Kubernetes writes them; '' and None where nothing is said."""
+    """The Job to create. Quantities in Kubernetes notation; '' and None for unset values."""
 
     argv: Sequence[str]
     name: str
@@ -60,19 +60,19 @@ class Asked:
     completions: int = 1
     parallelism: int = 1
     backoff_limit: int = 0
-    #: A folder of the node that outlives the pods.
+    #: A folder of the node that is kept after the pods end.
     checkpoint_folder: str = ""
 
 
 def job_of(asked: Asked, archive: bytes | None) -> Obj:
-    """The Job. With an archive its pods take the ConfigMaps of `parts_of` along."""
+    """The Job. With an archive its pods mount the ConfigMaps of `parts_of`."""
     spec: dict[str, Any] = {
-        "suspend": True,  # until the queue lets it run
+        "suspend": True,  # until its Workload is admitted
         "completions": asked.completions,
         "parallelism": asked.parallelism,
         **({"completionMode": "Indexed"} if asked.completions > 1 else {}),
         "backoffLimit": asked.backoff_limit,
-        # A lost machine or a drained one is no fault of the command's.
+        # Do not count a lost or drained node as a failure of the command.
         "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
         "template": {"spec": _pod_spec(asked, archive)},
     }
@@ -86,7 +86,7 @@ def job_of(asked: Asked, archive: bytes | None) -> Obj:
 
 
 def parts_of(asked: Asked, archive: bytes) -> Sequence[Obj]:
-    """The ConfigMaps that carry an archive, in order."""
+    """The ConfigMaps that hold an archive, in order."""
     return [
         {
             "apiVersion": "v1",
@@ -100,7 +100,7 @@ def parts_of(asked: Asked, archive: bytes) -> Sequence[Obj]:
 
 
 def owned(part: Obj, job: Mapping[str, Any]) -> Obj:
-    """A ConfigMap that goes when its Job goes; the Job as the server has it."""
+    """A ConfigMap with the created Job as its owner, so that it is garbage-collected with the Job."""
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -113,12 +113,12 @@ def owned(part: Obj, job: Mapping[str, Any]) -> Obj:
 
 
 def unpacking(parts: str = _PARTS, work: str = _WORK) -> str:
-    """The script, for any POSIX shell, that unpacks the parts in one folder into another and becomes its arguments."""
+    """The POSIX shell script that unpacks `parts` into the folder `work` and then execs its arguments."""
     return _UNPACK.format(parts=parts, work=work)
 
 
 def stem_of(argv: Sequence[str]) -> str:
-    """What a Job may be called after its command: its first script, or else its program."""
+    """The name stem for a command: that of its first script, else of its program."""
     script = next((each for each in argv if re.search(r"\.(py|sh)$", each)), argv[0])
     words = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
     return re.sub(r"[^a-z0-9]+", "-", words)[:_NAME_MAX].strip("-") or "job"
@@ -156,7 +156,7 @@ def _pod_spec(asked: Asked, archive: bytes | None) -> dict[str, Any]:
         spec["volumes"] = volumes
     if asked.node_selector:
         spec["nodeSelector"] = dict(asked.node_selector)
-    # Nodes with devices are often kept from those who ask for none.
+    # Nodes with devices are often tainted against pods that request none.
     devices = [{"key": each, "operator": "Exists", "effect": "NoSchedule"} for each in asked.devices]
     if tolerations := [*devices, *map(dict, asked.tolerations)]:
         spec["tolerations"] = tolerations
@@ -170,7 +170,7 @@ def _resources(asked: Asked) -> dict[str, str]:
 
 
 def _sources(asked: Asked, archive: bytes) -> list[dict[str, Any]]:
-    """All parts in one folder."""
+    """The projected sources: all parts in one folder."""
     return [{"configMap": {"name": _part_name(asked, each)}} for each in range(-(-len(archive) // PART))]
 
 

@@ -1,4 +1,4 @@
-"""The options of `batchyard submit`, and how their texts are read. Loads next to nothing, as the command line does."""
+"""The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,47 +14,47 @@ class WithCommand(TyperCommand):
     """A command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what follows `--`, and parse the rest."""
+        """Keep the arguments after `--` and parse the rest."""
         place = args.index("--") if "--" in args else len(args)
         ctx.obj = args[place + 1 :]
         return super().parse_args(ctx, args[:place])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage, with the command line that is no argument of ours."""
+        """The usage line, with the command after `--` added."""
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
 def command_line(context: typer.Context) -> Sequence[str]:
-    """What follows `--`."""
+    """The arguments after `--`; BadParameter if there are none."""
     argv: Sequence[str] = context.obj
     if not argv:
-        raise typer.BadParameter("say what to run after --, such as: batchyard submit --queue QUEUE -- python train.py")
+        raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")
     return argv
 
 
 def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """The kubeconfig that is meant: a data directory that is named goes before what the environment says."""
+    """The kubeconfig to use; '' if `--data-dir` is set, which overrides the environment variable."""
     if data_dir is None:
         return kubeconfig
     source = context.get_parameter_source("kubeconfig")
     if source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("--data-dir and --kubeconfig are two clusters: leave out one")
+        raise typer.BadParameter("--data-dir and --kubeconfig name two clusters: leave out one")
     return ""
 
 
 def pairs(option: str, told: Sequence[str] | None) -> dict[str, str]:
-    """Texts as NAME=VALUE."""
+    """Parse values of the form NAME=VALUE."""
     found = {}
     for text in told or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"{option} {text!r}: write it as NAME=VALUE")
+            raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
         found[name] = value
     return found
 
 
 def toleration(text: str) -> dict[str, str]:
-    """A toleration as KEY, KEY=VALUE, either with :EFFECT."""
+    """Parse a toleration: KEY or KEY=VALUE, optionally with :EFFECT."""
     told, _, effect = text.partition(":")
     key, equals, value = told.partition("=")
     which = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
@@ -71,42 +71,46 @@ def _count(least: int, told: str) -> Any:
 
 _Texts: TypeAlias = list[str] | None
 
-Queue: TypeAlias = Annotated[str, typer.Option(metavar="QUEUE", help="The LocalQueue that it waits in.")]
+Queue: TypeAlias = Annotated[str, typer.Option(metavar="QUEUE", help="The LocalQueue of the Job.")]
 Folder: TypeAlias = Annotated[
-    Path | None, typer.Argument(metavar="DIR", help="A folder to ship, as the working directory.", show_default=False)
+    Path | None, typer.Argument(metavar="DIR", help="A folder to ship as the working directory.", show_default=False)
 ]
-Name: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The Job's name; by default after the command.")]
+Name: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The Job's name; default: from the command.")]
 Namespace: TypeAlias = Annotated[
-    str, typer.Option("--namespace", "-n", metavar="NS", help="Where it is made; by default as the kubeconfig says.")
+    str, typer.Option("--namespace", "-n", metavar="NS", help="The Job's namespace; default: the kubeconfig's.")
 ]
-Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="What it runs in.")]
-Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' asks for none.")]
+Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The container image.")]
+Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")]
 Memory: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory of each pod, such as 4Gi.")]
 Gpus: TypeAlias = Annotated[int, _count(0, "GPUs of each pod.")]
-GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="What a GPU is called.")]
+GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The resource name of GPUs.")]
 Priority: TypeAlias = Annotated[str, typer.Option(metavar="CLASS", help="Its WorkloadPriorityClass.")]
-Completions: TypeAlias = Annotated[int | None, _count(1, "How many pods must end well, each with its index.")]
-Parallelism: TypeAlias = Annotated[int | None, _count(1, "How many pods run at once; by default all completions.")]
-BackoffLimit: TypeAlias = Annotated[int, _count(0, "How many pods may fail and are tried again.")]
-Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", told="A variable of its environment")]
+Completions: TypeAlias = Annotated[int | None, _count(1, "Number of pods that must succeed, each with its index.")]
+Parallelism: TypeAlias = Annotated[
+    int | None, _count(1, "Number of pods that run in parallel; default: all completions.")
+]
+BackoffLimit: TypeAlias = Annotated[int, _count(0, "Number of retries of failed pods.")]
+Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", told="An environment variable")]
 Annotations: TypeAlias = Annotated[_Texts, _repeated("--annotation", told="An annotation of the Job")]
-NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", told="A label that its nodes have")]
+NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", told="A label that the nodes must have")]
 Tolerations: TypeAlias = Annotated[
-    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", told="A taint that its nodes may have")
+    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", told="A node taint to tolerate")
 ]
 CheckpointDir: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A folder of the node that its pods find at $CHECKPOINT_DIR.")
+    Path | None, typer.Option(metavar="DIR", help="A folder of the node, mounted at $CHECKPOINT_DIR.")
 ]
 Kubeconfig: TypeAlias = Annotated[
-    str, typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; else the platform of the data directory.")
+    str,
+    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: the platform of the data directory."),
 ]
-Context: TypeAlias = Annotated[str, typer.Option("--context", metavar="NAME", help="Which context of it.")]
+Context: TypeAlias = Annotated[str, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")]
 DataDir: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="The platform that runs here; by default .batchyard."),
+    typer.Option("--data-dir", metavar="DIR", help="Data directory of a local platform; default: .batchyard."),
 ]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would be made, and send nothing.")]
-Detach: TypeAlias = Annotated[bool, typer.Option("--detach", help="Return as soon as it is made.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print the objects and create nothing.")]
+Detach: TypeAlias = Annotated[bool, typer.Option("--detach", help="Return once the Job is created.")]
 Output: TypeAlias = Annotated[
-    Form | None, typer.Option("--output", "-o", help="Of --dry-run; without it json, for events as JSON lines.")
+    Form | None,
+    typer.Option("--output", "-o", help="Format of --dry-run; without it, json prints events as JSON lines."),
 ]

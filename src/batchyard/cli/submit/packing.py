@@ -1,4 +1,4 @@
-"""A folder as one archive, the same bytes for the same files: what a Job takes along as its working directory."""
+"""Packs a folder as a reproducible archive, which a Job unpacks as its working directory."""
 
 import gzip
 import io
@@ -11,24 +11,24 @@ from typing import Final, NamedTuple
 
 from batchyard.server.platform.data_dir import JOURNAL
 
-#: An archive goes into ConfigMaps, which every API server holds in memory: so it is for programs, not for data.
+#: The archive is stored in ConfigMaps, which API servers hold in memory: it is for programs, not for data.
 PACKED_MAX: Final = 8 * 1024 * 1024
-#: What is not even packed, to see how small it gets.
+#: Larger folders are rejected before packing.
 FILES_MAX: Final = 100 * 1024 * 1024
 LEFT_OUT: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard"})
-#: Folders with one of these are environments, or hold a platform with its keys.
+#: Folders with one of these are virtual environments, or data directories with a platform's keys.
 _MARKS: Final = ("pyvenv.cfg", JOURNAL)
 _NAMED_MAX: Final = 5
-#: Zip files, which wheels are, know no earlier time.
+#: The earliest time that zip files, such as wheels, can store.
 _MODIFIED: Final = 315_532_800  # 1980-01-01
 
 
 class PackingError(Exception):
-    """A folder cannot be shipped; says why and what to do."""
+    """A folder cannot be shipped; the message has the reason and the remedy."""
 
 
 class Packed(NamedTuple):
-    """An archive (tar, gzip), how many files are in it, and which parts of the folder are not."""
+    """An archive (tar, gzip), its number of files, and the paths that were left out."""
 
     content: bytes
     files: int
@@ -36,7 +36,7 @@ class Packed(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Something in a folder that is shipped: its name within it, and its size."""
+    """A folder entry to ship: its relative name and its size."""
 
     name: str
     path: Path
@@ -44,10 +44,10 @@ class _Found(NamedTuple):
 
 
 def pack(folder: Path) -> Packed:
-    """The archive of a folder; PackingError where it is too large, cannot be read, or links to what is elsewhere."""
+    """Return the archive of a folder; PackingError if it is too large, unreadable, or has links to outside."""
     root = folder.resolve()
     if not root.is_dir():
-        raise PackingError(f"{folder}: there is no such folder")
+        raise PackingError(f"{folder}: folder not found")
     left_out: list[str] = []
     try:
         found = list(_found_in(root, root, left_out))
@@ -64,7 +64,7 @@ def pack(folder: Path) -> Packed:
 
 
 def _found_in(folder: Path, root: Path, left_out: list[str]) -> Iterator[_Found]:
-    """What is in a folder, by name; what is not for shipping is noted."""
+    """The entries below a folder in order of their names; excluded ones are appended to `left_out`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
         mode = path.lstat().st_mode
@@ -84,15 +84,15 @@ def _found_in(folder: Path, root: Path, left_out: list[str]) -> Iterator[_Found]
 
 
 def _check_link(path: Path, root: Path) -> None:
-    """A link stays a link: so it must lead to something that is shipped too."""
+    """PackingError unless a symbolic link is relative and stays within the folder; links are shipped as links."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
-        told = f"it leads to {target}, which is not within {root}" if not target.is_absolute() else f"it names {target}"
-        raise PackingError(f"{path}: {told}: a link that is shipped must be relative, and lead to what is shipped too")
+        told = f"it points to {target}, outside {root}" if not target.is_absolute() else f"it points to {target}"
+        raise PackingError(f"{path}: {told}: links must be relative and stay within the folder")
 
 
 def _archive(found: Sequence[_Found]) -> bytes:
-    """Nothing but names, contents, links, and what may be executed goes in."""
+    """The tar of the entries: only names, contents, links and the executable bit."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for each in found:
@@ -115,10 +115,10 @@ def _archive(found: Sequence[_Found]) -> bytes:
 def _too_large(folder: Path, size: int, most: int, how: str, found: Sequence[_Found]) -> str:
     largest = sorted(found, key=lambda each: (-each.size, each.name))[:_NAMED_MAX]
     named = ", ".join(f"{each.name} ({megabytes(each.size)})" for each in largest)
-    told = f"{folder}: {megabytes(size)}{how}, and at most {megabytes(most)} are shipped; the largest files: {named}"
-    return f"{told}; keep what is large on a volume, such as --checkpoint-dir names one, or in the image"
+    told = f"{folder}: {megabytes(size)}{how}, more than the limit of {megabytes(most)}; the largest files: {named}"
+    return f"{told}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
 
 
 def megabytes(size: int) -> str:
-    """A size for people, in millions of bytes, or thousands."""
+    """Format a size in bytes as MB, or kB if small (decimal)."""
     return f"{size / 1_000_000:.1f} MB" if size >= 100_000 else f"{size / 1000:.1f} kB"

@@ -1,4 +1,4 @@
-"""Sends a Job to its cluster, and follows it there."""
+"""Creates a submitted Job in its cluster and follows it there."""
 
 import asyncio
 import shlex
@@ -19,12 +19,12 @@ from batchyard.server.kubeconfig.access import Access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.platform.data_dir import KUBECONFIG
 
-#: What the user is told in a line.
+#: Errors that are reported to the user as one line.
 REFUSALS: Final = (SubmitError, *reaching.REFUSALS)
 
 
 async def sent(request: Request, asked: Asked, packed: packing.Packed | None, telling: Telling) -> int:
-    """Make the Job, and follow it unless told not to; the exit code."""
+    """Create the Job and follow it, unless detached; return the exit code."""
     read = reading(Target(request.kubeconfig, request.context, request.data_dir))
     access = await read()
     asked = replace(asked, namespace=asked.namespace or access.namespace)
@@ -48,7 +48,7 @@ async def sent(request: Request, asked: Asked, packed: packing.Packed | None, te
 
 
 async def _followed(follower: Follower, telling: Telling, to_look: Told) -> int:
-    """Follow it to its end; who is interrupted leaves it as it is, and says how to find it again."""
+    """Follow the Job to its end; if interrupted, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[int] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _take_note(broken, context))
@@ -63,7 +63,7 @@ async def _followed(follower: Follower, telling: Telling, to_look: Told) -> int:
 
 
 def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
-    """A defect of ours ends the command."""
+    """End the command with an unexpected error of a callback."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not broken.done():
         broken.set_exception(error)
@@ -83,11 +83,11 @@ def _shipped(packed: packing.Packed) -> Told:
 
 
 def _how_to_look(kubectl: str, asked: Asked) -> Told:
-    """How to see it again, and how to end it."""
+    """The commands that inspect or delete the Job."""
     kubectl = f"{kubectl} --namespace {asked.namespace}"
     line = "\n".join(
         [
-            "it goes on by itself",
+            "it keeps running in the cluster",
             f"  see:    {kubectl} describe job {asked.name}",
             f"  logs:   {kubectl} logs --follow --prefix --selector job-name={asked.name}",
             f"  delete: {kubectl} delete job {asked.name}",
@@ -97,7 +97,7 @@ def _how_to_look(kubectl: str, asked: Asked) -> Told:
 
 
 def _kubectl(request: Request, access: Access) -> str:
-    """Kubectl as it reaches the same cluster."""
+    """The kubectl command line for the same cluster."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
     context = f" --context {shlex.quote(request.context)}" if request.context else ""

@@ -1,6 +1,6 @@
-"""What is told of a submitted Job as it waits, runs and ends, from what the API says of it. No I/O, and no time.
+"""Progress messages of a submitted Job, derived from its API objects; without I/O and clock.
 
-Each change is told once. Sources of the conditions: Kueue's apis/kueue/v1beta2/workload_types.go, Kubernetes's
+Each change is reported once. Sources of the conditions: Kueue's apis/kueue/v1beta2/workload_types.go, Kubernetes's
 pkg/apis/batch/types.go.
 """
 
@@ -13,17 +13,17 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.cli.submit.manifests import CONTAINER
 
-#: A Job that failed for another reason, such as its deadline, stopped its containers itself: their codes say nothing.
+#: Reasons of a failure by the containers; for others, such as the deadline, the Job controller stopped them itself.
 _OF_CONTAINERS: Final = frozenset(
     {"BackoffLimitExceeded", "PodFailurePolicy", "FailedIndexes", "MaxFailedIndexesExceeded"}
 )
 _FAILED: Final = 1
-#: Warnings that say what the status of the pod says: no place, no image.
+#: Reasons of warnings that repeat the pod's status: not scheduled, no image.
 _IN_STATUS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
 
 
 class Told(NamedTuple):
-    """Something to tell: to people as a line, to programs as an event with fields."""
+    """A message: a line for people, an event with fields for programs."""
 
     event: str
     line: str
@@ -31,7 +31,7 @@ class Told(NamedTuple):
 
 
 class Story:
-    """See the module."""
+    """The progress of one Job as reported so far: its wait, its pods, their exit codes."""
 
     def __init__(self) -> None:
         self._waits = ""
@@ -39,22 +39,22 @@ class Story:
         self._is_admitted = False
         self._evicted_at = ""
         self._has_workload = False
-        #: What was told last of each pod.
+        #: The last line reported for each pod.
         self._pods: dict[str, str] = {}
-        #: What pods that run told before it was heard that they may: they come by another way.
+        #: Running pods seen before the Workload was admitted; the two watches are not ordered.
         self._early: list[Told] = []
-        #: The exit codes of pods that failed, the last one last.
+        #: The exit codes of failed pods, the latest last.
         self._codes: dict[str, int] = {}
-        #: The exit code of the command, once the Job has ended.
+        #: The exit code of the command once the Job has ended.
         self.ended: int | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its turn."""
+        """Whether the Job is still waiting for admission."""
         return not self._is_admitted and self.ended is None
 
     def workload_is(self, workload: Obj) -> Iterator[Told]:
-        """Take in the Workload as it is now."""
+        """Process the current Workload."""
         self._has_workload = True
         reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
         is_evicted = evicted is not None and evicted["status"] == "True"
@@ -63,7 +63,7 @@ class Story:
             line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
             yield Told("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
         if is_true(workload, "Admitted"):
-            if not self._is_admitted and not is_evicted:  # who is evicted counts as admitted until it has stopped
+            if not self._is_admitted and not is_evicted:  # an evicted Workload stays admitted until its pods stop
                 self._is_admitted, self._waits, self._place = True, "", ""
                 yield _admitted(workload)
                 yield from self._caught_up()
@@ -71,14 +71,14 @@ class Story:
             yield from self._waiting(_why(workload, reserved))
 
     def place_is(self, place: int, others: int, queue: str) -> Iterator[Told]:
-        """Take in which place in line it has: how many are before it, and how many wait in all."""
+        """Process the position in the queue: `place` Workloads are ahead, `others` wait in total."""
         told = f"{place + 1} of {others}"
         if self.waits and told != self._place:
             self._place = told
-            yield Told("Position", f"is {told} in line in {queue}", {"position": place + 1, "of": others})
+            yield Told("Position", f"is {told} in queue {queue}", {"position": place + 1, "of": others})
 
     def pod_is(self, pod: Obj) -> Iterator[Told]:
-        """Take in a pod as it is now."""
+        """Process the current state of a pod."""
         name = pod["metadata"]["name"]
         told = _state_of(pod)
         if told is not None and self._pods.get(name) != told.line:
@@ -92,14 +92,14 @@ class Story:
             self._codes.setdefault(name, ended["exitCode"])
 
     def pod_is_warned(self, pod: str, reason: str, message: str) -> Iterator[Told]:
-        """Take in a warning about a pod that does not run yet; one that its status tells too is told once."""
+        """Process a warning about a pod that does not run yet, unless the pod's status already reported it."""
         line = f"pod {pod} waits: {reason}: {message}"
         if message not in self._pods.get(pod, "") and reason not in _IN_STATUS:
             self._pods[pod] = line
             yield Told("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
 
     def job_is(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[Told]:
-        """Take in the Job as it is now, and its pods where it may have ended."""
+        """Process the current Job, and its pods if it may have ended."""
         status = job.get("status") or {}
         if self.ended is not None:
             return
@@ -119,10 +119,10 @@ class Story:
             yield Told("Failed", line, fields)
 
     def job_is_gone(self) -> Iterator[Told]:
-        """Take in that somebody has deleted the Job."""
+        """Process the deletion of the Job."""
         if self.ended is None:
             self.ended = _FAILED
-            yield Told("Deleted", "somebody has deleted it", {"exitCode": _FAILED})
+            yield Told("Deleted", "the Job was deleted", {"exitCode": _FAILED})
 
     def _caught_up(self) -> Iterator[Told]:
         early, self._early = self._early, []
@@ -139,7 +139,7 @@ class Story:
 
 
 def terminated(pod: Obj) -> Mapping[str, Any] | None:
-    """How the container of a pod ended; None while it has not."""
+    """The terminated state of a pod's container, None before it."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         if status["name"] == CONTAINER:
             ended: Mapping[str, Any] | None = (status.get("state") or {}).get("terminated")
@@ -148,7 +148,7 @@ def terminated(pod: Obj) -> Mapping[str, Any] | None:
 
 
 def has_begun(pod: Obj) -> bool:
-    """Whether the container of a pod runs or has run: whether there is a log."""
+    """Whether the container of a pod has started, so that its log exists."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
     return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
@@ -164,7 +164,7 @@ def _admitted(workload: Obj) -> Told:
 
 
 def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
-    """Why a Workload waits: for quota, or for what its queue asks besides."""
+    """The reason why a Workload waits: for quota, or for its admission checks."""
     if reserved["status"] != "True":
         return str(reserved["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
@@ -173,7 +173,7 @@ def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
 
 
 def _state_of(pod: Obj) -> Told | None:
-    """What is worth telling of a pod."""
+    """The message for a pod's state, None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     ended = terminated(pod)
     if ended is not None:

@@ -1,4 +1,4 @@
-"""How `batchyard submit` says what happens."""
+"""The output of `batchyard submit`: messages and logs, as text or JSON lines."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from batchyard.cli.submit.story import Told
 
 
 class Telling:
-    """Says what happens: to people on standard error, with the logs on standard output; to programs as JSON lines."""
+    """Prints messages to standard error and logs to standard output; with `is_json` all as JSON lines to the latter."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
 
     def tell(self, told: Told) -> None:
-        """Something has happened."""
+        """Print a message."""
         if self._is_json:
             self._write({"event": told.event, **told.fields})
         else:
             output.tell(f"batchyard: {told.line}")
 
     def log(self, pod: str, line: str, *, of_several: bool) -> None:
-        """A line of a log."""
+        """Print a log line, prefixed by the pod if the Job has several."""
         if self._is_json:
             self._write({"event": "Log", "pod": pod, "line": line})
         else:

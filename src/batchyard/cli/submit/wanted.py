@@ -1,4 +1,4 @@
-"""What a command line asks of `batchyard submit`."""
+"""The arguments of `batchyard submit`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,11 @@ from batchyard.cli.submit.manifests import Asked
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line says. The namespace and the name of what is asked may be missing."""
+    """The arguments. `asked` may lack the namespace and the name."""
 
     asked: Asked
     folder: Path | None
-    #: '' where the platform of the data directory is meant.
+    #: '' for the platform of the data directory.
     kubeconfig: str
     context: str
     data_dir: Path

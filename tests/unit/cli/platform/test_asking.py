@@ -54,5 +54,5 @@ def test_what_is_asked_about_is_what_the_command_is_sent(tmp_path: Path) -> None
 
 def test_who_does_not_want_it_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert driven(tmp_path, Person(agrees_to_all=False))[Kind.UNMET] == 1
-    assert "left, as wanted: old" in capsys.readouterr().err
+    assert "declined: old" in capsys.readouterr().err
     assert not (tmp_path / "removed").exists()

@@ -128,10 +128,10 @@ def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cl
     assert created(cloud) == 1
     told = cloud.told.read_text("utf-8")
     log = cloud.out / ".batchyard/logs/state-bucket.log"
-    assert f"all of it: {log}" in told
+    assert f"full log: {log}" in told
     assert "ERROR: planted" in told
     assert "say another with spec.google.state.bucket" in told
-    assert "run the same command again, and it goes on from there" in told
+    assert "run the same command again to resume from there" in told
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
 
@@ -141,8 +141,8 @@ def test_what_is_there_is_passed_over_and_said(cloud: Cloud) -> None:
     cloud.told.unlink()
     assert created(cloud) == 0
     told = cloud.told.read_text("utf-8")
-    assert "an earlier create was not finished" in told
-    assert "state-bucket: passed over" in told
+    assert "an earlier create did not finish" in told
+    assert "state-bucket: already done" in told
 
 
 def test_destroy_refuses_what_is_protected_before_it_stops_anything(cloud: Cloud) -> None:
@@ -164,7 +164,7 @@ def test_destroy_names_what_stays_with_the_command_for_each(cloud: Cloud) -> Non
 
 def test_nothing_that_costs_is_made_where_nobody_can_be_asked(cloud: Cloud) -> None:
     assert created(cloud, is_yes=False) == 1
-    assert "say --yes" in cloud.told.read_text("utf-8")
+    assert "use --yes" in cloud.told.read_text("utf-8")
     assert "bucket" not in cloud.effects
 
 
@@ -193,7 +193,7 @@ def test_a_tool_that_is_not_there_is_named_with_where_to_get_it(cloud: Cloud) ->
     (cloud.tools / "gcloud").unlink()
     assert created(cloud) == 1
     told = cloud.told.read_text("utf-8")
-    assert "gcloud: there is no such program on the PATH" in told
+    assert "gcloud: program not found on the PATH" in told
     assert "install the gcloud CLI: https://" in told
 
 
@@ -207,7 +207,7 @@ def test_no_secret_is_kept(cloud: Cloud) -> None:
 def test_only_one_at_a_time_drives_in_a_folder(cloud: Cloud) -> None:
     with Lock(cloud.out, print_nothing):
         assert created(cloud) == 1
-    assert f"process {os.getpid()} drives the steps of this folder" in cloud.told.read_text("utf-8")
+    assert f"process {os.getpid()} is running the steps of this folder" in cloud.told.read_text("utf-8")
     assert cloud.count == 0
 
 
@@ -218,7 +218,7 @@ def print_nothing(line: str) -> None:
 def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> None:
     created(cloud)
     assert created(cloud, project="project-2") == 1
-    assert "this folder is that of small on project project-1" in cloud.told.read_text("utf-8")
+    assert "this folder belongs to small on project project-1" in cloud.told.read_text("utf-8")
     destroyed(cloud)
     assert created(cloud, project="project-2") == 0
 
@@ -251,7 +251,7 @@ def test_a_step_can_be_left_out(cloud: Cloud) -> None:
 
 def test_a_step_that_there_is_not_cannot_be_left_out(cloud: Cloud) -> None:
     assert created(cloud, skipped=frozenset({"aply-60-queues"})) == 1
-    assert "there is no step aply-60-queues" in cloud.told.read_text("utf-8")
+    assert "unknown step aply-60-queues" in cloud.told.read_text("utf-8")
     assert cloud.count == 0
 
 
@@ -264,13 +264,13 @@ def test_status_says_what_is_there_and_what_cannot_be_known(cloud: Cloud, capfd:
     rows = [line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()]
     lines = {what: word for word, what in rows}
     assert ended.value.code == 1
-    assert lines["state-bucket"] == "there"
-    assert lines["terraform-apply: 1 to add, 0 to change, 0 to destroy"] == "LACKING"
+    assert lines["state-bucket"] == "present"
+    assert lines["terraform-apply: 1 to add, 0 to change, 0 to destroy"] == "MISSING"
     assert lines["cluster-queues"] == "unknown"
 
 
 def test_status_of_a_whole_platform_is_good(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
     created(cloud)
     drive.run_status(work_in(cloud), request_of(cloud))
-    assert {line.split()[0] for line in capfd.readouterr().out.splitlines()} == {"there"}
+    assert {line.split()[0] for line in capfd.readouterr().out.splitlines()} == {"present"}
     assert cloud.effects == CREATED

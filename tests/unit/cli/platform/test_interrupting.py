@@ -60,7 +60,7 @@ def test_an_interrupt_ends_the_command_and_says_how_to_go_on(cloud: Cloud, numbe
     os.kill(child, number)
     assert ended(child) == drive.INTERRUPTED
     told = cloud.told.read_text("utf-8")
-    assert "told gcloud to end; waiting for it" in told
+    assert "sent gcloud an interrupt; waiting for it" in told
     assert "create ended at state-bucket; run the same command again" in told
     assert "bucket" not in cloud.effects
     assert [entry["event"] for entry in Journal(cloud.out).entries()][-1] == "interrupted"
@@ -98,7 +98,7 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
         answer = Processes(tmp_path, lock, fail).look(Command(("no-such-program",)), unwatched)
-    assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: there is no such program on the PATH")
+    assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: program not found on the PATH")
 
 
 def unwatched(line: str, seconds: float) -> None:
@@ -132,7 +132,7 @@ def at_a_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
     with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
         os.close(side)
         shown = ""
-        while "Type small to go on" not in shown and "[y/N]" not in shown:
+        while "Type small to continue" not in shown and "[y/N]" not in shown:
             shown += os.read(main, 4096).decode()
         os.write(main, typed.encode() + b"\n")
         shown += rest_of(main)
@@ -153,7 +153,7 @@ def rest_of(terminal: int) -> str:
 def test_whoever_declines_at_the_terminal_gets_nothing_made(cloud: Cloud) -> None:
     code, shown = at_a_terminal(cloud, "create", "n")
     assert code == 1
-    assert "state-bucket: not wanted" in shown
+    assert "state-bucket: declined" in shown
     assert "bucket" not in cloud.effects
 
 
@@ -161,7 +161,7 @@ def test_to_destroy_one_types_the_name(cloud: Cloud) -> None:
     assert in_a_process(creating(cloud), cloud.told) == 0
     (cloud.state / "protected").unlink()
     code, shown = at_a_terminal(cloud, "destroy", "smal")
-    assert (code, "confirm: not wanted" in shown) == (1, True)
+    assert (code, "confirm: declined" in shown) == (1, True)
     assert "stopped" not in cloud.effects
     code, shown = at_a_terminal(cloud, "destroy", "small")
     assert code == 0, shown

@@ -73,7 +73,7 @@ def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
 def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
     folder = filled(tmp_path / "work", lib__a="")
     (folder / "link").symlink_to(target)
-    with pytest.raises(PackingError, match="a link that is shipped must be relative"):
+    with pytest.raises(PackingError, match="links must be relative"):
         pack(folder)
 
 
@@ -87,10 +87,10 @@ def test_what_is_too_large_is_refused_and_the_largest_files_are_named(tmp_path: 
 
 def test_what_does_not_get_small_enough_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "PACKED_MAX", 100)
-    with pytest.raises(PackingError, match=r"kB packed, and at most 0.1 kB are shipped; the largest files: train.py"):
+    with pytest.raises(PackingError, match=r"kB packed, more than the limit of 0.1 kB; the largest files: train.py"):
         pack(filled(tmp_path, train_py="".join(map(str, range(1000)))))
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(PackingError, match="there is no such folder"):
+    with pytest.raises(PackingError, match="folder not found"):
         pack(tmp_path / "none")

@@ -43,7 +43,7 @@ def test_each_change_is_told_once() -> None:
     waits = workload(condition("QuotaReserved", status=False, message="no room"))
     assert [told.line for told in story.workload_is(waits)] == ["waits: no room"]
     assert list(story.workload_is(waits)) == []
-    assert [told.line for told in story.place_is(1, 3, "jobs")] == ["is 2 of 3 in line in jobs"]
+    assert [told.line for told in story.place_is(1, 3, "jobs")] == ["is 2 of 3 in queue jobs"]
     assert list(story.place_is(1, 3, "jobs")) == []
     assert [told.line for told in story.workload_is(ADMITTED)] == ["admitted by cq, on spot"]
     assert list(story.workload_is(ADMITTED)) == []
@@ -139,5 +139,5 @@ def test_where_no_container_says_why_the_exit_code_is_one(reason: str) -> None:
 
 def test_a_job_that_somebody_deletes_has_failed() -> None:
     story = Story()
-    assert [told.line for told in story.job_is_gone()] == ["somebody has deleted it"]
+    assert [told.line for told in story.job_is_gone()] == ["the Job was deleted"]
     assert story.ended == 1

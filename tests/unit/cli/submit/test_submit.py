@@ -125,20 +125,20 @@ def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        pytest.param(("--queue", "q"), 2, "say what to run after --", id="no command"),
+        pytest.param(("--queue", "q"), 2, "add the command after --", id="no command"),
         pytest.param(("--", "true"), 2, "--queue", id="no queue"),
-        pytest.param(("--queue", "q", "-e", "A", "--", "true"), 2, "write it as NAME=VALUE", id="no value"),
-        pytest.param(("--queue", "q", "-o", "yaml", "--", "true"), 2, "--output yaml is of --dry-run", id="yaml"),
+        pytest.param(("--queue", "q", "-e", "A", "--", "true"), 2, "use the form NAME=VALUE", id="no value"),
+        pytest.param(("--queue", "q", "-o", "yaml", "--", "true"), 2, "--output yaml requires --dry-run", id="yaml"),
         pytest.param(
-            ("--queue", "q", "--data-dir", "a", "--kubeconfig", "b", "--", "true"), 2, "are two clusters", id="both"
+            ("--queue", "q", "--data-dir", "a", "--kubeconfig", "b", "--", "true"), 2, "name two clusters", id="both"
         ),
         pytest.param(("--queue", "q", "--cpu", "two", "--", "true"), 1, "resources.requests[cpu]", id="a quantity"),
         pytest.param(("--queue", "q", "--name", "A_b", "--", "true"), 1, "metadata.name", id="a name"),
-        pytest.param(("--queue", "q", "none", "--", "true"), 1, "none: there is no such folder", id="no folder"),
+        pytest.param(("--queue", "q", "none", "--", "true"), 1, "none: folder not found", id="no folder"),
         pytest.param(
             ("--queue", "q", "--data-dir", "none", "--", "true"),
             1,
-            "nothing runs in none: start a platform with `batchyard up`",
+            "no platform runs in none: start a platform with `batchyard up`",
             id="no platform",
         ),
         pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "no such file", id="no file"),
