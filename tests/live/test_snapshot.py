@@ -81,7 +81,7 @@ def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None
     assert batchyard("user", "looker", "--data-dir", str(folder)).code == 0
     done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
     assert done.code == 0
-    assert "no permission to list pods: nodes are taken to be empty" in done.stderr
+    assert "no permission to list pods: nodes count as empty" in done.stderr
     kinds = json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].split(",")
     assert {"PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io", "Job.batch"} <= set(kinds)
 

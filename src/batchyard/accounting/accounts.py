@@ -1,6 +1,6 @@
-"""Accounts: machine time, accelerator time and money, in whole numbers; and how whole sums are made of parts.
+"""Accounts: machine time, accelerator time and cost as integers, and rounding that preserves sums.
 
-A machine is counted in parts, so that whatever pods take of it adds up to the machine, and its costs to what it costs.
+A machine is counted in parts, so that the shares of its pods and its idle share add up to the whole machine.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -9,18 +9,18 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.base.instant import HOUR
 
-#: A share of a machine is counted in so many parts.
+#: The number of parts of a machine.
 WHOLE: Final = 1 << 30
 
 BOOT, IDLE, DONE, LOST, RUNS = "booting", "idle", "done", "lost", "running"
-#: The uses: its node is not ready; nobody took it; pods that succeeded, or kept what they did; all else; not ended yet.
+#: In order: the node is not ready; unused; work that succeeded or was saved; work that was lost; pods not ended.
 USES: Final = (BOOT, IDLE, DONE, LOST, RUNS)
 
 _Row = TypeVar("_Row", bound=Hashable)
 
 
 class Place(NamedTuple):
-    """What an account is about. Of what nobody took all is empty but the pool, the way of provisioning and the use."""
+    """The key of an account. For unused time only the pool, the provisioning mode and the use are set."""
 
     pool: str
     provisioning: str
@@ -31,13 +31,13 @@ class Place(NamedTuple):
     flavor: str = ""
     cluster_queue: str = ""
     local_queue: str = ""
-    #: The name of the Workload; '' for pods without, and for those that are counted together.
+    #: The name of the Workload; '' for pods without one, and for Workloads that are summed.
     workload: str = ""
 
 
 @dataclass(slots=True)
 class Account:
-    """What was spent for one use."""
+    """The time and the cost of one use."""
 
     #: Microseconds times parts of a machine.
     time: int = 0
@@ -47,19 +47,19 @@ class Account:
     cost: int = 0
 
     def add(self, other: "Account") -> None:
-        """Add what another account holds."""
+        """Add another account."""
         self.time += other.time
         self.accelerators += other.accelerators
         self.cost += other.cost
 
     def take(self, other: "Account") -> None:
-        """Take away what another account holds."""
+        """Subtract another account."""
         self.time -= other.time
         self.accelerators -= other.accelerators
         self.cost -= other.cost
 
     def split(self, time: int) -> tuple["Account", "Account"]:
-        """So much of the machine time with what it cost, and the rest."""
+        """Split off an amount of machine time with its cost; return this part and the rest."""
         accelerators = self.accelerators * time // self.time if time else 0
         cost = self.cost * time // self.time if time else 0
         return Account(time, accelerators, cost), Account(
@@ -68,16 +68,16 @@ class Account:
 
 
 class Totals(NamedTuple):
-    """What was spent, and what of it became of running time of hours that are over."""
+    """All charges, and the settlements of running time of closed hours."""
 
     accounts: dict[Place, Account]
     settled: dict[Place, Account]
 
 
 def rounded(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
-    """Amounts in whole units that add up to the rounded sum: the largest remainders are rounded up.
+    """Round amounts to whole units that add up to the rounded sum: the largest remainders are rounded up.
 
-    Of equal remainders the first in order is.
+    Equal remainders are rounded up in the order of their rows.
     """
     whole = {row: amount // unit for row, amount in amounts.items()}
     missing = (sum(amounts.values()) + unit // 2) // unit - sum(whole.values())
@@ -89,25 +89,24 @@ def rounded(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
 
 # --- statement ---
 #
-# What accounts came to, for reading: a line for each use of a pool, and of all machines by a team, in hours and cents.
-#
-# The lines of either side add up to the cent.
+# Accounts as a readable statement, in hours and cents: a line for each use of a pool, and a line for each use by a team
+# over all machines. The lines of either side add up to the cent.
 
 
 _CENT: Final = 10_000 * HOUR * WHOLE  # of millionths of a dollar per hour
 
-#: Pool, way of provisioning, team, use.
+#: Pool, provisioning mode, team, use.
 _StatementRow: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one use of a pool's machines, or of all machines by a team, came to."""
+    """The time and cost of one use, of a pool's machines or by a team."""
 
     #: The pool; '' where all pools count together.
     pool: str
     provisioning: str
-    #: The namespace of the pods; '' for what no pod took.
+    #: The namespace of the pods; '' for unused time.
     team: str
     use: str
     machine_hours: float
@@ -116,13 +115,13 @@ class Line:
 
     @property
     def cost(self) -> float:
-        """Dollars, for reading; sums are exact in cents."""
+        """Return the cost in dollars, for display; sums are exact in cents."""
         return self.cents / 100
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What all of it came to."""
+    """The lines of a statement, and their total."""
 
     by_pool: Sequence[Line]
     by_team: Sequence[Line]
@@ -131,12 +130,12 @@ class Statement:
 
     @property
     def cost(self) -> float:
-        """Dollars, for reading."""
+        """Return the total cost in dollars, for display."""
         return self.cents / 100
 
 
 def statement_of(accounts: Mapping[Place, Account]) -> Statement:
-    """All of the accounts together."""
+    """Build the statement of all accounts."""
     spent: dict[_StatementRow, Account] = {}
     for place, account in accounts.items():
         spent.setdefault(place[:4], Account()).add(account)
@@ -151,7 +150,7 @@ def _lines(
     cents: Mapping[_StatementRow, int],
     rows: Mapping[_StatementRow, _StatementRow],
 ) -> list[Line]:
-    """The accounts of each row together."""
+    """Sum the accounts of each row."""
     sums: dict[_StatementRow, Account] = {}
     costs: dict[_StatementRow, int] = {}
     for place, row in rows.items():

@@ -1,7 +1,7 @@
-"""Budgets: says how much of each is used up, stops the queues of those that are, and lets them go again.
+"""Budget controller: updates the status of Budgets, stops the queues of exceeded ones and restores them.
 
-All Budgets of a namespace are looked at together, every minute while its work costs something, when a threshold will
-be reached, and when a period ends. What was spent comes from the records, and of the open hour from the ledger.
+All Budgets of a namespace are reconciled together: every minute while its Workloads incur costs, when a threshold is
+expected to be reached, and when a period ends. Usage comes from the records, and for the open hour from the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,15 +40,15 @@ _KIND: Final = "Budgets"
 
 
 class _Span(NamedTuple):
-    """What a namespace's queues used in a span of time."""
+    """The usage of a namespace's queues in a time span."""
 
     begin: Instant
-    #: By LocalQueue and whether it still runs.
+    #: The usage by LocalQueue and by whether the pods still run.
     used: Mapping[tuple[str, bool], Amount]
 
 
 class Budgets:
-    """See the module."""
+    """The budget controller. `is_endless`: time advances without events, so that periods end by themselves."""
 
     name = "budgets"
     rank = 0
@@ -57,16 +57,16 @@ class Budgets:
     def __init__(self, costs: Costs, *, is_endless: bool) -> None:
         self._costs = costs
         self._is_endless = is_endless
-        #: By namespace, its Budgets; those without that had some.
+        #: Budgets by namespace; an empty entry for a namespace that had some.
         self._budgets: dict[str, dict[Key, None]] = {}
-        #: By key, a record as it was read last.
+        #: The parsed records by key, each with its object.
         self._read: dict[Key, tuple[Obj, Record]] = {}
-        #: The namespaces that will be looked at again, and those whose Workloads are demoted.
+        #: The namespaces that are requeued, and those whose Workloads are demoted.
         self._awake: dict[str, None] = {}
         self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Budgets of the namespace, if it has any, or something that they left."""
+        """Return the batch key of the namespace if it has Budgets, or if the object carries an annotation of one."""
         namespace, obj = event.key.namespace, event.obj
         batch = (Key(_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
@@ -76,7 +76,7 @@ class Budgets:
             else:
                 known[event.key] = None
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
-                    return ()  # its status, which is written here
+                    return ()  #  a status update by this controller
             return batch
         if event.key.kind == scheme.WORKLOAD and not self._minds(event):
             return ()
@@ -84,16 +84,16 @@ class Budgets:
         return batch if self._budgets.get(namespace) or annotation(obj, note) is not None else ()
 
     def _minds(self, event: WatchEvent) -> bool:
-        """Whether a Workload is to be demoted as others are, or may be the first that costs something again."""
+        """Whether a Workload may need a demotion, or may be the first one that incurs costs again."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
             return self._demoting.get(namespace, False) or namespace not in self._awake
         return namespace not in self._awake and _turns(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Look at all Budgets of a namespace."""
+        """Reconcile all Budgets of a namespace."""
         ledger = self._costs.ledger
-        if ledger is None:  # nothing was ever paid for, or it starts
+        if ledger is None:  #  no machine was billed yet, or the process is starting
             return Outcome(requeue_at=now + SECOND)
         budgets = [obj for name in self._budgets.get(key.namespace, ()) if (obj := reader.get(name)) is not None]
         outcome = Outcome(independent=True)
@@ -120,7 +120,7 @@ class Budgets:
         return outcome
 
     def _act(self, namespace: str, verdicts: Sequence[Verdict], reader: Reader, outcome: Outcome) -> None:
-        """Stop queues and lower priorities, or let them be as they were."""
+        """Stop queues and lower priorities, or restore them."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
             wanted = held(queue, verdicts)
             if wanted is not queue:
@@ -134,7 +134,7 @@ class Budgets:
                 if wanted is not workload:
                     outcome.writes.append(Update(wanted))
 
-    # --- what was used ---
+    # --- usage ---
 
     def _use(self, budget: Obj, period: Period, spans: Sequence[_Span], reader: Reader, now: Instant) -> Use:
         field = 2 if is_in_dollars(budget) else 1
@@ -159,7 +159,7 @@ class Budgets:
         return Use(total, running, recent, rate, committed)
 
     def _spans(self, namespace: str, reader: Reader, ledger: Ledger, now: Instant) -> Sequence[_Span]:
-        """What the queues of a namespace used, hour by hour or in longer spans."""
+        """Return the usage of a namespace's queues, by hour or by longer spans."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._record(key, obj) for key, obj in objects.items()]
@@ -183,7 +183,7 @@ def _by_queue(lines: Mapping[Place, Amount]) -> dict[tuple[str, bool], Amount]:
 
 
 def _until(workload: Obj | None, period: Period, now: Instant) -> Instant:
-    """Until when at most a Workload runs within a period; for an hour where neither says so."""
+    """Return the latest end of a Workload within a period; one hour from now if neither has an end."""
     end = now + HOUR if period.end is None else period.end
     admitted = None if workload is None else find_condition(workload, "Admitted")
     limit: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
@@ -194,7 +194,7 @@ def _until(workload: Obj | None, period: Period, now: Instant) -> Instant:
 
 
 def _turns(event: WatchEvent) -> bool:
-    """Whether a Workload came, or began or ended to hold something."""
+    """Whether a Workload was created or deleted, or its Admitted or Finished condition changed."""
     if event.old is None or event.type is EventType.DELETED:
         return True
     before, after = ([find_condition(obj, kind) for kind in ("Admitted", "Finished")] for obj in (event.old, event.obj))
@@ -202,7 +202,7 @@ def _turns(event: WatchEvent) -> bool:
 
 
 def _events(budget: Obj, verdict: Verdict, period: Period, use: Use) -> list[EventRecord]:
-    """Of each threshold that was just reached."""
+    """Return an Event for each threshold that was just reached."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
         EventRecord(
@@ -216,7 +216,7 @@ def _events(budget: Obj, verdict: Verdict, period: Period, use: Use) -> list[Eve
 
 
 def _about(before: Obj, after: Obj) -> EventRecord:
-    """A queue is held, or let go."""
+    """Return the Event of a queue that is held or released."""
     names = annotation(after, well_known.HELD_BY)
     if names is not None:
         return EventRecord(key_of(before), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")

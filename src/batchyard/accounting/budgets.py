@@ -1,6 +1,6 @@
-"""Budgets: how much of one is used up, what is done about that, and how it will go on. All times are UTC.
+"""Budgets: usage, thresholds, the actions they trigger, and the forecast. All times are UTC.
 
-Amounts are whole numbers: millionths of dollars, or microseconds of accelerators.
+Amounts are integers: millionths of dollars, or microseconds of accelerators.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, Duration, Instant
 
 NOTIFY, DEMOTE, HOLD = "Notify", "Demote", "Hold"
-#: What is done where a Budget does not say.
+#: The defaults of a Budget.
 _THRESHOLDS: Final = ({"percent": 80, "action": NOTIFY}, {"percent": 100, "action": HOLD})
 _BOOST: Final = -1_000_000
 DAY: Final = 24 * HOUR
@@ -24,53 +24,53 @@ _REASONS: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class Use(NamedTuple):
-    """What a Budget's work used in the period, and uses."""
+    """The usage of a Budget's Workloads in the period."""
 
     spent: int = 0
-    #: Of it, what is of work that still runs.
+    #: The part of it of pods that still run.
     running: int = 0
-    #: In the last day, as far as the period goes back.
+    #: The usage of the last day, within the period.
     recent: int = 0
-    #: In an hour, as things are.
+    #: The current usage per hour.
     rate: int = 0
-    #: At most, before the period ends.
+    #: The most that running Workloads can still use before the period ends.
     committed: int = 0
 
 
 class Period(NamedTuple):
-    """From when until when; without an end for a Budget in total."""
+    """The period of a Budget; no end if the Budget counts in total."""
 
     begin: Instant
     end: Instant | None
 
 
 class Verdict(NamedTuple):
-    """What is done about a Budget now."""
+    """The thresholds that a Budget has reached, and the resulting actions."""
 
     name: str
-    #: The LocalQueues it is about; empty: all.
+    #: The LocalQueues that it covers; empty: all.
     queues: frozenset[str]
-    #: Thresholds that are reached, by percent.
+    #: The thresholds that are reached, by percent.
     reached: Sequence[Mapping[str, Any]] = ()
 
     @property
     def stop_policy(self) -> str:
-        """How its queues are stopped."""
+        """Return the stopPolicy for its queues."""
         holds = [threshold for threshold in self.reached if threshold["action"] == HOLD]
         return _STOPS[max((2 if threshold.get("drain") else 1 for threshold in holds), default=0)]
 
     @property
     def boost(self) -> int:
-        """What is added to the priority of its Workloads."""
+        """Return the change to the priority of its Workloads."""
         return min((each.get("priorityBoost", _BOOST) for each in self.reached if each["action"] == DEMOTE), default=0)
 
     def covers(self, queue: str) -> bool:
-        """Whether a LocalQueue is one of its."""
+        """Whether it covers a LocalQueue."""
         return not self.queues or queue in self.queues
 
 
 def period_of(budget: Obj, now: Instant) -> Period:
-    """The period that a Budget is in."""
+    """Return the current period of a Budget."""
     kind = budget["spec"].get("period", "Month")
     if kind == "Total":
         return Period(0, None)
@@ -84,26 +84,26 @@ def period_of(budget: Obj, now: Instant) -> Period:
 
 
 def is_in_dollars(budget: Obj) -> bool:
-    """Whether it counts dollars, not hours of accelerators."""
+    """Whether it counts dollars rather than accelerator hours."""
     return budget["spec"].get("dollars") is not None
 
 
 def amount_of(budget: Obj) -> int:
-    """How much it allows."""
+    """Return the amount that it allows."""
     if is_in_dollars(budget):
         return quantity.parse(budget["spec"]["dollars"]) // 1000
     return quantity.parse(budget["spec"].get("acceleratorHours") or 0) * HOUR // quantity.NANO
 
 
 def verdict_of(budget: Obj, spent: int) -> Verdict:
-    """What is done about a Budget of which so much is spent."""
+    """Return the thresholds that a Budget has reached at a usage of `spent`."""
     spec, whole = budget["spec"], amount_of(budget)
     reached = [each for each in _thresholds(budget) if spent * 100 >= whole * each["percent"]]
     return Verdict(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
 
 
 def crosses_at(budget: Obj, use: Use, now: Instant) -> Instant | None:
-    """When the next threshold is reached if all goes on as it is; None if none is."""
+    """Return the time at which the next threshold is reached at the current rate; None if none will be."""
     whole = amount_of(budget)
     left = [each["percent"] * whole - use.spent * 100 for each in _thresholds(budget)]
     ahead = [amount for amount in left if amount > 0]
@@ -111,7 +111,7 @@ def crosses_at(budget: Obj, use: Use, now: Instant) -> Instant | None:
 
 
 def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, Any]:
-    """What a Budget says of itself."""
+    """Return the status of a Budget."""
     whole, verdict = amount_of(budget), verdict_of(budget, use.spent)
     before = budget.get("status") or {}
     is_exceeded = use.spent >= whole
@@ -144,7 +144,7 @@ def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, 
 
 
 def newly_reached(budget: Obj, verdict: Verdict, period: Period) -> Sequence[Mapping[str, Any]]:
-    """The thresholds that were not reached when its status was written, or in another period."""
+    """Return the thresholds reached since the status was written, or in a new period."""
     status = budget.get("status") or {}
     same = period.end is None or status.get("periodStart") == format_time(period.begin)
     before = status.get("reachedPercent", 0) if same else 0
@@ -152,17 +152,20 @@ def newly_reached(budget: Obj, verdict: Verdict, period: Period) -> Sequence[Map
 
 
 def told(budget: Obj, amount: int) -> str:
-    """An amount of dollars to the cent, or of hours to the hundredth, rounded down."""
+    """Format an amount in dollars to the cent, or in hours to the hundredth, rounded down."""
     unit = 10_000 if is_in_dollars(budget) else HOUR // 100
     sign, parts = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
     return f"{sign}{parts // 100}.{parts % 100:02}"
 
 
-# --- what is done ---
+# --- actions ---
 
 
 def held(queue: Obj, verdicts: Iterable[Verdict]) -> Obj:
-    """A LocalQueue as Budgets want it: stopped, with what it was before; or as it was. Itself if that is as it is."""
+    """Return a LocalQueue with the stopPolicy that Budgets require, or with its own one restored.
+
+    The previous stopPolicy is kept in an annotation. If nothing changes, the queue itself is returned.
+    """
     metadata, now = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
     holding = [each for each in verdicts if each.stop_policy != "None" and each.covers(metadata["name"])]
     is_held = annotation(queue, well_known.HELD_BY) is not None
@@ -181,7 +184,7 @@ def held(queue: Obj, verdicts: Iterable[Verdict]) -> Obj:
 
 
 def demoted(workload: Obj, verdicts: Iterable[Verdict]) -> Obj:
-    """A Workload with what Budgets add to its priority; itself if that is as it is."""
+    """Return a Workload with the priority boost that Budgets require; itself if nothing changes."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
     boost = min((each.boost for each in verdicts if each.covers(queue)), default=0)
@@ -208,11 +211,11 @@ def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
 
 
 def _ahead(use: Use, period: Period, end: Instant, now: Instant) -> int:
-    """What is spent until the end if the time left is like the last day."""
+    """Return the expected usage until the end of the period, at the rate of the last day."""
     elapsed: Duration = min(DAY, now - period.begin)
     return use.recent * (end - now) // elapsed if elapsed else 0
 
 
 def _month(instant: Instant) -> Instant:
-    """When its month began."""
+    """Return the begin of its month."""
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")

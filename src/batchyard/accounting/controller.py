@@ -1,7 +1,7 @@
-"""Keeps the ledger, and leaves CostRecords of it: of the hour that is not over every minute, of others once.
+"""Cost controller: keeps the ledger and writes CostRecords, every minute for the open hour and once for closed hours.
 
-The platform's own record `open` has all that is needed to go on. It comes to the next hour when all records of the last
-are written: whoever starts anew in between writes these again, and to the same.
+The record `open` of the platform is the checkpoint of the ledger. It moves to the next hour only when all records of
+the last hour are written. A process that restarts in between writes these records again, with the same content.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,15 +34,15 @@ from batchyard.interfaces.controller import Outcome
 
 # --- retention ---
 #
-# How long records are kept: hours for a week, then their days for three months, then their months for ever.
+# Records of hours are kept for a week, those of days for three months, and those of months indefinitely.
 
 
 DAY: Final = 24 * HOUR
 HOURS_KEPT: Final = 7 * DAY
 DAYS_KEPT: Final = 92 * DAY
-#: So many records are put together at once.
+#: The number of groups of records that are merged in one pass.
 _AT_ONCE: Final = 20
-#: What records of each length become, when, and how the longer ones are called.
+#: For each kind of record: its prefix, its retention, the prefix of the longer record, and the length of its date.
 _STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
     ("hour-", HOURS_KEPT, "day", len("2026-11-22")),
     ("day-", DAYS_KEPT, "month", len("2026-11")),
@@ -50,7 +50,7 @@ _STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 
 def shortened(reader: Reader, now: Instant) -> list[Write]:
-    """What is written so that nothing is kept for longer than it should be."""
+    """Return the writes that replace records past their retention by records of longer periods."""
     records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
     for prefix, kept, longer, length in _STEPS:
@@ -66,7 +66,7 @@ def shortened(reader: Reader, now: Instant) -> list[Write]:
 
 
 def _put_together(reader: Reader, key: Key, text: str, some: Sequence[Obj]) -> Iterator[Write]:
-    """First the longer record, and when it is there the shorter ones go."""
+    """Create the longer record; once it exists, delete the records that it replaces."""
     found = reader.get(key)
     if found is not None:
         yield from (Delete(key_of(obj)) for obj in some)
@@ -76,12 +76,12 @@ def _put_together(reader: Reader, key: Key, text: str, some: Sequence[Obj]) -> I
 
 
 def _begin(text: str) -> Instant:
-    """When a day such as 2026-11-22, or a month such as 2026-11, begins."""
+    """Return the begin of a day such as 2026-11-22, or of a month such as 2026-11."""
     return parse_time(f"{text}-01T00:00:00Z" if text.count("-") == 1 else f"{text}T00:00:00Z")
 
 
 def _end(text: str) -> Instant:
-    """When it ends."""
+    """Return the end of a day or month."""
     begin = _begin(text)
     if text.count("-") > 1:
         return begin + DAY
@@ -89,17 +89,17 @@ def _end(text: str) -> Instant:
 
 
 BATCH: Final = Key("Batch", "", "costs")
-#: How often the hour that is not over is told: where people look on, and in a simulation.
+#: How often the records of the open hour are written, and budgets are checked, in a live platform.
 EVERY: Final = MINUTE
 _SELDOM: Final = 10 * MINUTE
 _AGAIN: Final = 5 * SECOND
-#: Whoever cannot write a record so often goes on without.
+#: After this many attempts a record that cannot be written is dropped.
 _TRIES_MAX: Final = 20
 _TIMES: Final = ("through", "revision")
 
 
 class Costs:
-    """See the module. `is_endless`: time passes though nothing happens, so that hours end by themselves."""
+    """The cost controller. `is_endless`: time advances without events, so that hours end by themselves."""
 
     name = "costs"
     rank = 0
@@ -110,20 +110,20 @@ class Costs:
         self._is_endless = is_endless
         self._every = EVERY if is_endless else _SELDOM
         self.ledger: Ledger | None = None
-        #: The last change that the ledger knows.
+        #: The revision of the last event that the ledger has seen.
         self._revision = 0
-        #: Records that are yet to be written.
+        #: Records that are not written yet.
         self.unwritten: dict[Key, Obj] = {}
         self._due: Instant = 0
         self._is_awake = False
-        #: Whether records may be due to be put together.
+        #: Whether records may be due for merging.
         self._is_untidy = True
         self._tries = 0
-        #: What all hours came to that this process has closed.
+        #: The accounts of all hours that this process has closed.
         self._totals = Totals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Show the ledger what changed; the batch, if nobody is to look at it yet."""
+        """Feed the event to the ledger; return the batch key unless it is already queued."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._end_hours(now)
@@ -136,7 +136,7 @@ class Costs:
         return (BATCH,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Write what is due."""
+        """Write the records that are due."""
         self._is_awake = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._end_hours(now)
@@ -154,7 +154,7 @@ class Costs:
         return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
 
     def totals(self, now: Instant) -> Totals:
-        """What was spent since this process counts, Workloads and flavors not told apart."""
+        """Return all charges since this process started, summed over Workloads and flavors."""
         accounts, settled = ({place: replace(a) for place, a in some.items()} for some in self._totals)
         ledger = self.ledger
         if ledger is not None:
@@ -163,7 +163,7 @@ class Costs:
         return Totals(accounts, settled)
 
     def _note_written(self, reader: Reader) -> None:
-        """Forget what is written, and what cannot be."""
+        """Drop records that are written, and records that cannot be written."""
         for name, obj in list(self.unwritten.items()):
             found = reader.get(name)
             is_there = found is not None and found["spec"] == obj["spec"]
@@ -207,7 +207,7 @@ class Costs:
                     self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
 
     def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> dict[Key, Obj]:
-        """The records of the hour that is not over, as far as they have changed, and all that is needed to go on."""
+        """Return the changed records of the open hour, and the checkpoint."""
         ledger.fold()
         lines, settled = _told(ledger.accounts(now), ledger.settled)
         span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
@@ -224,7 +224,7 @@ class Costs:
 
 
 def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> None:
-    """Add accounts, Workloads and flavors not told apart."""
+    """Add accounts to sums, without the Workload and the flavor."""
     for place, account in accounts.items():
         sums.setdefault(place._replace(flavor="", workload=""), Account()).add(account)
 
@@ -232,7 +232,7 @@ def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> No
 def _told(
     accounts: Mapping[Place, Account], settled: Mapping[tuple[Instant, Place], Account]
 ) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
-    """Accounts as records tell them."""
+    """Convert accounts and settlements to the amounts that records hold."""
     by_hour: dict[Instant, dict[Place, Account]] = {}
     for (hour, place), account in settled.items():
         by_hour.setdefault(hour, {})[place] = account
@@ -243,7 +243,7 @@ def _told(
 
 
 def _has_room(reader: Reader, namespace: str) -> bool:
-    """Whether objects can be made in a Namespace."""
+    """Whether objects can be created in a Namespace."""
     found = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return found is not None and "deletionTimestamp" not in found["metadata"]
 
@@ -254,7 +254,7 @@ def _write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
 
 
 def _is_same(found: Obj | None, wanted: Obj) -> bool:
-    """Whether a record tells the same already, but for until when."""
+    """Whether a record has the same content already, apart from its timestamps."""
     if found is None:
         return False
     had, has = ({k: v for k, v in obj["spec"].items() if k not in _TIMES} for obj in (found, wanted))

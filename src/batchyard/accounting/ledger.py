@@ -1,13 +1,13 @@
-"""The cost ledger: what the machines cost, what the work on them came to, what was lost, and what lay idle.
+"""Cost ledger: charges machine time to pods, to boot time and to idle time.
 
-An hour of a machine is paid from the moment the cloud found it until it is gone. While its node is not ready, that is
-booting. After that each pod bound there takes the share of the machine that it asked for: of the accelerators where
-there are some, else the larger of its shares of cpu and memory. What no pod takes is idle. What a pod took counts as
-done when it succeeds. When it ends in any other way, what it did up to its checkpoints counts as done, for others go on
-from there, and all else as lost. Until then it counts as running.
+A machine is billed from the moment the cloud provides it until it is gone. While its node is not ready, its time counts
+as booting. Afterwards each pod bound to the node takes the share of the machine that it requested: of the accelerators
+if the node has any, else the larger of its shares of cpu and memory. The remaining time is idle. The time of a pod
+counts as done when the pod succeeds. If it ends in any other way, the work up to its last checkpoint counts as done,
+because a later pod resumes from there, and the rest as lost. Until the pod ends, its time counts as running.
 
-All of it is whole numbers, and the accounts add up to what the machines cost. Things count from when their objects say
-that they happened, where they say so: who works it out again from the objects comes to the same.
+All amounts are integers, and the accounts add up to the cost of the machines. Events are dated by the timestamps of
+their objects where these exist, so that a second computation from the same objects has the same result.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,16 +36,16 @@ from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.cloud.catalog.prices import Rate, instance_rate, node_rate
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
-#: Of a pod that ran for longer, what it did before counts as running for ever.
+#: Running time more than this before the open period is never settled.
 SETTLED_BACK: Final = 31 * 24 * HOUR
 
 
 class Detail(NamedTuple):
-    """What a ledger looks at."""
+    """The level of detail of a ledger."""
 
-    #: Whether accounts are kept by Workload, queue and flavor; otherwise by team alone.
+    #: Whether to keep accounts by Workload, queue and flavor; otherwise by team only.
     by_workload: bool = False
-    #: Whether Nodes that no Instance stands for are machines too.
+    #: Whether Nodes without an Instance count as machines too.
     all_nodes: bool = False
 
 
@@ -54,81 +54,81 @@ BY_TEAM: Final = Detail()
 
 @dataclass(slots=True)
 class _Machine:
-    """A machine that is paid for."""
+    """A machine that is billed."""
 
     rate: Rate
-    #: Until when it is charged with what nobody takes, and when that began.
+    #: The time up to which unused time is charged, and the time at which billing began.
     since: Instant
     opened: Instant
     node: NodeView | None = None
-    #: The parts that pods take, and these by uid.
+    #: The occupied parts of the machine, and its pods by uid.
     taken: int = 0
     pods: "dict[str, _Occupant]" = field(default_factory=dict)
-    #: Whether it is a Node that no Instance stands for.
+    #: Whether it is a Node without an Instance.
     is_bare: bool = False
 
     @property
     def accelerators(self) -> int:
-        """How many accelerators its node has."""
+        """Return the number of accelerators of its node."""
         return 0 if self.node is None else self.node.allocatable.get(self.rate.device, 0)
 
 
 @dataclass(slots=True)
 class _Occupant:
-    """A pod and what it took so far."""
+    """A pod on a machine, and the time charged to it."""
 
     owner: Owner
     machine: _Machine
     share: int
     bound: Instant
-    #: Until when it is charged.
+    #: The time up to which it is charged.
     since: Instant
-    #: How often it saves its work, since when its containers run, and what was kept of earlier runs.
+    #: The checkpoint interval, the time since which its containers run, and the work saved by earlier runs.
     interval: Duration | None
     running: Instant | None = None
     kept: Duration = 0
-    #: In the open period.
+    #: The charges of the open period.
     spent: Account = field(default_factory=Account)
 
     def note_run(self, since: Instant | None, now: Instant) -> None:
-        """Its containers run since then, or not."""
+        """Record that its containers run since `since`, or that they stopped (None)."""
         if since != self.running:
             self.kept += kept_work(self.running, self.interval, now)
             self.running = since
 
     def place(self, use: str) -> Place:
-        """The account of what it took."""
+        """Return the account for its time."""
         rate, owner = self.machine.rate, self.owner
         flavor, *queues = owner[1:]
         return Place(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
 
     def charge(self, until: Instant) -> None:
-        """Charge the time since it was charged last; take back what was charged beyond."""
+        """Charge the time since the last charge; an earlier `until` takes time back."""
         _charge(self.spent, until - self.since, self.share, self.machine)
         self.since = until
 
 
 class Ledger:
-    """Follows machines and pods by their watch events."""
+    """Accounts of the open period, maintained from the watch events of machines and pods."""
 
     def __init__(self, reader: Reader, detail: Detail = BY_TEAM, begun: Instant = 0) -> None:
         self._reader = reader
         self._detail = detail
         self._machines: dict[str, _Machine] = {}
         self._pods: dict[str, _Occupant] = {}
-        #: What was spent in the open period, but for what the pods took that are still there.
+        #: The accounts of the open period, without the pods that still occupy a machine.
         self.spent: dict[Place, Account] = {}
-        #: Of it, by team and LocalQueue, what pods took that have ended.
+        #: The part of it charged to ended pods, by team and LocalQueue.
         self._ended: dict[str, dict[str, Account]] = {}
-        #: By the hour of closed periods: what of the running time there is done and lost, since the pods have ended.
+        #: Settlements of closed periods: per hour, the running time that became done or lost when its pod ended.
         self.settled: dict[tuple[Instant, Place], Account] = {}
-        #: When the open period began.
+        #: The begin of the open period.
         self.begun = begun
-        #: Until when machines were charged, at the latest.
+        #: The latest time up to which machines are charged.
         self.last = 0
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
-        """Take note of changes."""
+        """Apply watch events."""
         for event in batch:
             if event.key.kind == scheme.POD:
                 self._on_pod(event, now)
@@ -140,7 +140,7 @@ class Ledger:
                 self._price_anew(now)
 
     def accounts(self, now: Instant) -> dict[Place, Account]:
-        """What the open period came to until now. Pods that still run count as running."""
+        """Return the accounts of the open period up to now. Pods that have not ended count as running."""
         for machine in self._machines.values():
             self._settle(machine, now)
         for pod in self._pods.values():
@@ -149,7 +149,7 @@ class Ledger:
         return {**spent, **self.running()}
 
     def close(self, at: Instant) -> tuple[dict[Place, Account], dict[tuple[Instant, Place], Account]]:
-        """End the open period and begin the next: what it came to, and what it settled of those before."""
+        """Close the open period and begin the next; return its accounts and its settlements of earlier periods."""
         accounts, settled = self.accounts(at), self.settled
         self.spent, self.settled, self.begun = {}, {}, at
         self._ended = {}
@@ -158,18 +158,18 @@ class Ledger:
         return accounts, settled
 
     def resume(self, spent: dict[Place, Account], settled: dict[tuple[Instant, Place], Account]) -> None:
-        """Go on with these accounts in place of what was worked out for the open period so far."""
+        """Replace the accounts of the open period by the given ones."""
         self.spent, self.settled = spent, settled
         self._ended = {}
         for place, account in spent.items():
             self._note_ended(place.team, place.local_queue, account)
 
     def fold(self) -> None:
-        """Name no more Workloads than records do."""
+        """Limit the named Workloads to the number that a record may name."""
         self.spent = folded(self.spent)
 
     def running(self) -> dict[Place, Account]:
-        """What those pods took in the open period, as far as they were charged, that are still there."""
+        """Return the time charged in the open period to pods that still occupy a machine."""
         running: dict[Place, Account] = {}
         for pod in self._pods.values():
             running.setdefault(pod.place(RUNS), Account()).add(pod.spent)
@@ -177,21 +177,21 @@ class Ledger:
 
     @property
     def is_busy(self) -> bool:
-        """Whether pods are on machines that are paid for."""
+        """Whether any pod occupies a billed machine."""
         return bool(self._pods)
 
     @property
     def machines(self) -> int:
-        """How many machines are paid for."""
+        """Return the number of billed machines."""
         return len(self._machines)
 
     def unpriced(self) -> Iterable[tuple[str, str]]:
-        """The pools, each with its way of provisioning, of machines that nobody gave a price."""
+        """Return the pools, each with its provisioning mode, of machines that have no price."""
         rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
         return sorted({(rate.pool, rate.provisioning) for rate in rates})
 
     def used(self, team: str, now: Instant) -> dict[tuple[str, bool], Account]:
-        """What a team took in the open period, by LocalQueue and whether it is of pods that still run."""
+        """Return the usage of a team in the open period, by LocalQueue and by whether the pods still run."""
         used: dict[tuple[str, bool], Account] = {}
         for queue, account in self._ended.get(team, {}).items():
             used[queue, False] = replace(account)
@@ -202,7 +202,7 @@ class Ledger:
         return used
 
     def rates(self) -> Mapping[Owner, tuple[int, int]]:
-        """What an hour of those costs that are on machines now: millionths of a dollar, thousandths of accelerators."""
+        """Return the hourly rates of running pods by owner: millionths of a dollar, and thousandths of accelerators."""
         rates: dict[Owner, tuple[int, int]] = {}
         for pod in self._pods.values():
             dollars, accelerators = rates.get(pod.owner, (0, 0))
@@ -211,7 +211,7 @@ class Ledger:
             rates[pod.owner] = dollars, accelerators
         return rates
 
-    # --- what changes ---
+    # --- watch events ---
 
     def _on_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
@@ -257,7 +257,7 @@ class Ledger:
         self._leave(view.uid, at, succeeded=view.phase == "Succeeded")
 
     def _bare(self, node: Obj, now: Instant) -> _Machine | None:
-        """The machine of a Node that no Instance stands for, and none of our pools."""
+        """Start the machine of a Node that has no Instance and belongs to none of our pools; None for other Nodes."""
         name, pool = node["metadata"]["name"], label(node, well_known.NODE_POOL) or ""
         is_ours = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
         if is_ours or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
@@ -267,7 +267,7 @@ class Ledger:
         return machine
 
     def _price_anew(self, now: Instant) -> None:
-        """The Cluster may have other prices from now on."""
+        """Apply the prices of the Cluster from now on."""
         cluster = self._cluster()
         for name, machine in self._machines.items():
             self._settle(machine, now)
@@ -276,7 +276,7 @@ class Ledger:
             machine.rate = self._rate(name, machine, cluster)
 
     def _rate(self, name: str, machine: _Machine, cluster: Obj | None) -> Rate:
-        """What a machine costs from now on; what it did where its pool or itself is gone."""
+        """Return the current rate of a machine, or its previous rate if the machine or its pool is gone."""
         if machine.is_bare:
             node = self._reader.get(Key(scheme.NODE, "", name))
             return machine.rate if node is None else node_rate(node, cluster)
@@ -289,7 +289,7 @@ class Ledger:
         return clusters[0] if clusters else None
 
     def _when(self, told: Instant | None, now: Instant) -> Instant:
-        """When something happened: as its object says, but never in a period that is closed."""
+        """Return the time of an event as its object records it, but never in a closed period or in the future."""
         return now if told is None else max(self.begun, min(told, now))
 
     def _close(self, name: str, at: Instant, now: Instant) -> None:
@@ -344,10 +344,10 @@ class Ledger:
     def _note_ended(self, team: str, queue: str, spent: Account) -> None:
         self._ended.setdefault(team, {}).setdefault(queue, Account()).add(spent)
 
-    # --- what time costs ---
+    # --- charges ---
 
     def _settle(self, machine: _Machine, now: Instant) -> None:
-        """Charge the time since the machine was looked at last with what nobody takes; or take back what was."""
+        """Charge the unused share of a machine since the last charge; an earlier `now` takes time back."""
         elapsed, machine.since = now - machine.since, now
         self.last = max(self.last, now)
         left = WHOLE - machine.taken
@@ -361,7 +361,7 @@ class Ledger:
 
 
 def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupant, kept: int, begun: Instant) -> None:
-    """Of a pod that has ended, what it took in closed periods: first what is done, then what is lost."""
+    """Settle the closed periods of an ended pod: its time counts as done first, then as lost."""
     at = max(pod.bound, begun - SETTLED_BACK)
     kept -= (at - pod.bound) * pod.share
     while at < begun:
@@ -376,7 +376,7 @@ def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupan
 
 
 def _charge(account: Account, elapsed: Duration, share: int, machine: _Machine) -> None:
-    """Charge an account with a share of a span of a machine's time."""
+    """Charge an account for a share of a span of a machine's time."""
     time = elapsed * share
     account.time += time
     account.accelerators += time * machine.accelerators
@@ -384,7 +384,7 @@ def _charge(account: Account, elapsed: Duration, share: int, machine: _Machine) 
 
 
 def _share(pod: PodView, machine: _Machine) -> int:
-    """The part of a machine that a pod takes."""
+    """Return the share of a machine that a pod occupies, in parts of WHOLE."""
     if machine.node is None:
         return 0
     requests, allocatable = dict(pod.requests), machine.node.allocatable

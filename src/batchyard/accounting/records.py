@@ -1,10 +1,10 @@
-"""CostRecords: what a span of time came to, for a team in its namespace, and what nobody took in that of the platform.
+"""CostRecords: the cost of a time span, per team in its namespace; unused machine time in the platform's record.
 
-A record of an hour is written anew while the hour lasts, and never after. Amounts are whole numbers: microseconds of
-nodes and of accelerators, millionths of dollars. All lines of an hour together are what its machines are said to cost.
+The record of the open hour is rewritten until the hour ends, and never afterwards. Amounts are integers: microseconds
+of nodes and of accelerators, and millionths of dollars. The lines of an hour add up to the cost of its machines.
 
-Time that a pod ran in hours that are over counts there as running. What has become of it is told by the record of the
-hour in which the pod ended: `settled`, each with the hour it is about.
+The time of a pod that still runs counts as running in the hours already closed. The record of the hour in which the
+pod ends holds the correction: `settled`, each entry with the hour that it corrects.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cloud.catalog.instances import BOOTING, RUNNING, STOPPING, is_off, phase_of
 
-#: Where the records are kept of what nobody took, and of what machines cost in all.
+#: The namespace of the records of unused machine time and of the total cost of the machines.
 PLATFORM: Final = "kube-system"
-#: There: the hour that is not over, with all that is needed to go on with it.
+#: The record of the open hour, with everything that a restarted process needs.
 OPEN: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
-#: So many lines name their Workloads; what all others came to is told by queue and flavor.
+#: At most this many lines name their Workloads; all others are summed by queue and flavor.
 NAMED_MAX: Final = 1000
 _MICRODOLLAR: Final = HOUR * WHOLE
 _TOTAL: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
@@ -33,23 +33,23 @@ _Row = TypeVar("_Row", bound=Hashable)
 
 
 class Amount(NamedTuple):
-    """Microseconds of nodes and of accelerators, and millionths of dollars."""
+    """An amount of node time and accelerator time, in microseconds, and its cost in millionths of a dollar."""
 
     node: int = 0
     accelerators: int = 0
     microdollars: int = 0
 
     def plus(self, other: "Amount", times: int = 1) -> "Amount":
-        """With another amount, or so many of it."""
+        """Return the sum with `times` times another amount."""
         return Amount(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
     def at_most(self, other: "Amount") -> "Amount":
-        """No more than another."""
+        """Return the smaller value of each field."""
         return Amount(*map(min, self, other))
 
 
 class Record(NamedTuple):
-    """A record as it is read."""
+    """A parsed CostRecord."""
 
     namespace: str
     begin: Instant
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 def amounts_of(accounts: Mapping[_Row, Account]) -> dict[_Row, Amount]:
-    """Accounts in the units of records; the rounded parts add up to the rounded whole."""
+    """Convert accounts to the units of records; the rounded parts add up to the rounded total."""
     nodes = rounded({row: account.time for row, account in accounts.items()}, WHOLE)
     devices = rounded({row: account.accelerators for row, account in accounts.items()}, WHOLE)
     money = rounded({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
@@ -72,7 +72,7 @@ def amounts_of(accounts: Mapping[_Row, Account]) -> dict[_Row, Amount]:
 
 
 def accounts_of(lines: Mapping[Place, Amount]) -> dict[Place, Account]:
-    """The accounts that such lines were made of, as far as they say."""
+    """Convert record lines back to accounts, at the precision of the records."""
     return {
         place: Account(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
         for place, amount in lines.items()
@@ -80,7 +80,7 @@ def accounts_of(lines: Mapping[Place, Amount]) -> dict[Place, Account]:
 
 
 def folded(accounts: Mapping[Place, Account], named_max: int = NAMED_MAX) -> dict[Place, Account]:
-    """The accounts with no more than so many Workloads named: those that took the most time."""
+    """Limit the accounts to `named_max` named Workloads, those with the most time; sum the others without a name."""
     if len(accounts) <= named_max:
         return dict(accounts)
     kept = set(sorted(accounts, key=lambda place: (-accounts[place].time, place))[:named_max])
@@ -94,7 +94,7 @@ def folded(accounts: Mapping[Place, Account], named_max: int = NAMED_MAX) -> dic
 def specs_of(
     lines: Mapping[Place, Amount], settled: Mapping[tuple[Instant, Place], Amount], unpriced: Iterable[tuple[str, str]]
 ) -> dict[str, dict[str, Any]]:
-    """By namespace, what its record says; that of the platform is always among them."""
+    """Return the spec of each namespace's record; the platform's is always included."""
     specs: dict[str, dict[str, Any]] = {PLATFORM: {"lines": [], "machines": _machines(lines, frozenset(unpriced))}}
     for place, amount in sorted(lines.items()):
         if any(amount):
@@ -106,7 +106,7 @@ def specs_of(
 
 
 def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the platform needs of all teams to go on: a single record with the lines of all."""
+    """Merge the specs of all namespaces into one, from which a restarted process resumes."""
     together: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
@@ -114,7 +114,7 @@ def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> dict[str, Any]:
-    """A CostRecord."""
+    """Build a CostRecord."""
     times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
     return {
         "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
@@ -125,13 +125,13 @@ def record(namespace: str, name: str, span: tuple[Instant, Instant], through: In
 
 
 def hour_name(begin: Instant) -> str:
-    """What the records of an hour are called: `hour-2026-11-22-10`."""
+    """Return the name of the records of an hour: `hour-2026-11-22-10`."""
     text = format_time(begin)
     return f"hour-{text[:10]}-{text[11:13]}"
 
 
 def read(obj: Obj) -> Record:
-    """A CostRecord as it is read. The lines of a team's are about that team, whatever they say."""
+    """Parse a CostRecord. The lines of a team's record always count for that team, whatever team they name."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     own = None if namespace == PLATFORM else namespace
     settled: dict[tuple[Instant, Place], Amount] = {}
@@ -152,18 +152,18 @@ def read(obj: Obj) -> Record:
 
 
 def is_open(obj: Obj) -> bool:
-    """Whether it is that with which the platform goes on, which tells nothing that others do not."""
+    """Whether this is the checkpoint `open`, which only repeats the lines of other records."""
     metadata = obj["metadata"]
     return bool(metadata["name"] == OPEN.name and metadata["namespace"] == PLATFORM)
 
 
 def settle(lines: Mapping[Place, Amount], settled: Iterable[tuple[Place, Amount]]) -> dict[Place, Amount]:
-    """Lines in which running time is what it has become; no more of it than is there."""
+    """Move settled amounts from running to their final use, at most the running amount on record."""
     found = dict(lines)
     for place, amount in settled:
         before = place._replace(use=RUNS)
         if before not in found:
-            before = before._replace(workload="")  # it was not named there
+            before = before._replace(workload="")  #  the record does not name this Workload
         moved = amount.at_most(found.get(before, Amount()))
         if any(moved):
             found[before] = found[before].plus(moved, -1)
@@ -172,7 +172,7 @@ def settle(lines: Mapping[Place, Amount], settled: Iterable[tuple[Place, Amount]
 
 
 def merged(records: Sequence[Record]) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
-    """The lines of records together, with what they settled among themselves; and what they settled of others."""
+    """Merge records and apply their settlements of each other; return the lines, and the settlements of others."""
     lines: dict[Place, Amount] = {}
     for each in records:
         for place, amount in each.lines.items():
@@ -189,7 +189,7 @@ def merged(records: Sequence[Record]) -> tuple[dict[Place, Amount], dict[tuple[I
 
 
 def combined(records: Sequence[Record]) -> dict[str, Any]:
-    """What records of one namespace say together, for a record of all of their time."""
+    """Build the spec of one record that replaces several records of one namespace."""
     lines, settled = merged(records)
     named = folded({place: Account(*amount) for place, amount in lines.items()})
     machines: dict[tuple[str, str], Amount] = {}
@@ -216,7 +216,7 @@ def _spec(specs: dict[str, dict[str, Any]], place: Place) -> dict[str, Any]:
 
 
 def _machines(lines: Mapping[Place, Amount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What the machines of each pool cost."""
+    """Return the total cost of the machines of each pool."""
     totals: dict[tuple[str, str], Amount] = {}
     for place, amount in lines.items():
         totals[place[:2]] = totals.get(place[:2], Amount()).plus(amount)
@@ -249,16 +249,16 @@ def _amount(line: Mapping[str, Any]) -> Amount:
     return Amount(*(line.get(field, 0) for field in _TOTAL))
 
 
-# --- lives ---
+# --- timestamps and owners ---
 #
-# When a machine was paid for and a pod was on it, and whose pod it is, as their objects tell.
+# When a machine is billed, when a pod occupies it and who owns the pod, as read from their objects.
 
 
 _PAID = (BOOTING, RUNNING, STOPPING)
 
 
 class Owner(NamedTuple):
-    """Whose a pod is: what its Workload was admitted to. All but the team may be empty."""
+    """The owner of a pod: its team and the queues and flavor of its Workload. All fields but the team may be empty."""
 
     team: str
     flavor: str = ""
@@ -268,29 +268,29 @@ class Owner(NamedTuple):
 
 
 def is_paid(instance: Obj) -> bool:
-    """Whether a machine costs something: from the moment the cloud found it until it is gone."""
+    """Whether a machine is billed: from the moment the cloud provides it until it is gone."""
     return phase_of(instance) in _PAID and not is_off(instance)
 
 
 def paid_from(instance: Obj) -> Instant | None:
-    """Since when an Instance is paid; None if it does not tell."""
+    """Return the time from which an Instance is billed, or None if it is not recorded."""
     return _time((instance.get("status") or {}).get("startedAt"))
 
 
 def paid_until(instance: Obj) -> Instant | None:
-    """When an Instance that is gone, or paid no more, was paid last; None if it does not tell."""
+    """Return the time at which billing of an Instance ended, or None if it is not recorded."""
     status = instance.get("status") or {}
     return _time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
 
 
 def ready_since(node: Obj) -> Instant | None:
-    """Since when a Node is ready, or is not; None if it does not tell."""
+    """Return the time since which a Node is ready or not ready, or None if it is not recorded."""
     found = find_condition(node.get("status") or {}, "Ready")
     return None if found is None else _time(found.get("lastTransitionTime"))
 
 
 def bound_at(pod: Obj) -> Instant | None:
-    """When a pod came to its node; None if it does not tell."""
+    """Return the time at which a pod was bound to its node, or None if it is not recorded."""
     found = find_condition(pod.get("status") or {}, "PodScheduled")
     if found is not None and found["status"] == "True" and found.get("lastTransitionTime"):
         return _time(found["lastTransitionTime"])
@@ -298,7 +298,7 @@ def bound_at(pod: Obj) -> Instant | None:
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """When the last container of a pod ended; None if it does not tell."""
+    """Return the time at which the last container of a pod ended, or None if one of the times is not recorded."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     ends = [(state.get("terminated") or {}).get("finishedAt") for state in states]
     told = [end for end in ends if end is not None]
@@ -306,7 +306,7 @@ def ended_at(pod: Obj) -> Instant | None:
 
 
 def owner_of(pod: Obj, workload: Obj | None, device: str) -> Owner:
-    """Whose a pod is. `workload` is what it names as its Workload, `device` how pods ask for its accelerators."""
+    """Return the owner of a pod, given the Workload that the pod names and the resource name of its accelerators."""
     metadata = pod["metadata"]
     team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""

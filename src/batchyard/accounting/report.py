@@ -1,7 +1,8 @@
-"""What CostRecords came to, row by row: by team, queue, Workload, flavor, pool or use, exact to the cent.
+"""Cost reports: sums CostRecords by team, queue, Workload, flavor, pool or use, exact to the cent.
 
-Rows, and what nobody took among them, add up to what the machines cost. Where a team's records are gone with its
-namespace, or are not for the reader, the platform's still say what the machines cost: the rest is a row of its own.
+The rows, with the one of unused time, add up to the cost of the machines. The records of a team may be deleted with
+its namespace or hidden from the reader. The platform's record still holds the cost of the machines, so the difference
+becomes a row of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ _CENT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: hours, and cents by use."""
+    """A row of a report: hours, and cents by use."""
 
     name: str
     node_hours: float
@@ -32,33 +33,33 @@ class Row:
 
     @property
     def total(self) -> int:
-        """All cents."""
+        """Return the sum of all uses in cents."""
         return sum(self.cents.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows, from when until when, and which pools have no prices."""
+    """The rows of a report, its time span, and the pools without prices."""
 
     by: str
-    #: From when and until when records tell; None where there are none.
+    #: The time span of the records; None without any record.
     begin: Instant | None
     through: Instant | None
     rows: Sequence[Row]
     unpriced: Sequence[str]
-    #: Whether the platform's own record is among them, which says what machines cost.
+    #: Whether the platform's own record, which holds the cost of the machines, is included.
     is_whole: bool
 
     @property
     def total(self) -> Row:
-        """The sum of all rows."""
+        """Return the sum of all rows."""
         cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
         nodes, devices = (sum(getattr(row, what) for row in self.rows) for what in ("node_hours", "accelerator_hours"))
         return Row("all", nodes, devices, cents)
 
 
 def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Report:
-    """What the CostRecords came to that touch a span of time; records are taken whole."""
+    """Build a report of the CostRecords that overlap a time span; each counts in full."""
     records = latest([read(obj) for obj in objects if not is_open(obj)])
     chosen = [each for each in records if each.begin < end and each.through > begin]
     lines = _with_missing(spent(records, chosen), chosen)
@@ -78,7 +79,7 @@ def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Rep
 
 
 def latest(records: Sequence[Record]) -> Sequence[Record]:
-    """The records without those that a longer one has taken in."""
+    """Return the records without those that a longer record replaces."""
     longer: dict[str, list[Record]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept = longer.setdefault(each.namespace, [])
@@ -88,7 +89,7 @@ def latest(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def spent(records: Iterable[Record], chosen: Sequence[Record]) -> dict[Place, Amount]:
-    """What some records came to, with all that others settled of them."""
+    """Return the lines of the chosen records, with the settlements that other records hold for them."""
     lines, _ = merged(chosen)
     spans = [(each.namespace, each.begin, each.end) for each in chosen]
     inside = {id(each) for each in chosen}
@@ -103,7 +104,7 @@ def spent(records: Iterable[Record], chosen: Sequence[Record]) -> dict[Place, Am
 
 
 def document(found: Report) -> dict[str, Any]:
-    """A report for programs: dollars as texts, exact to the cent, and hours."""
+    """Return a report as a document for programs: hours, and dollars as strings exact to the cent."""
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
         "kind": "CostReport",
@@ -118,13 +119,13 @@ def document(found: Report) -> dict[str, Any]:
 
 
 def dollars(cents: int) -> str:
-    """An amount of cents in dollars: `12.05`."""
+    """Format cents as dollars: `12.05`."""
     sign, cents = ("-", -cents) if cents < 0 else ("", cents)
     return f"{sign}{cents // 100}.{cents % 100:02}"
 
 
 def share(part: int, whole: int) -> float:
-    """How much of a whole it is, in percent, to a tenth."""
+    """Return a part as a percentage of the whole, with one decimal."""
     return round(100 * part / whole, 1) if whole else 0.0
 
 
@@ -135,7 +136,7 @@ def _told(row: Row, whole: int) -> dict[str, Any]:
 
 
 def _with_missing(lines: Mapping[Place, Amount], chosen: Iterable[Record]) -> dict[Place, Amount]:
-    """The lines, with what the machines cost beyond them."""
+    """Return the lines, with the cost of the machines that no line accounts for."""
     missing: dict[tuple[str, str], Amount] = {}
     for each in chosen:
         for pool, amount in each.machines.items():
@@ -146,14 +147,14 @@ def _with_missing(lines: Mapping[Place, Amount], chosen: Iterable[Record]) -> di
         missing[place[:2]] = missing.get(place[:2], Amount()).plus(amount, -1)
     found = dict(lines)
     for pool, amount in missing.items():
-        if any(amount):  # less than a cent is what was rounded, or is yet to be told
+        if any(amount):  #  less than a cent is a rounding difference, or not recorded yet
             place = Place(*pool, NO_RECORD, DONE) if amount.microdollars >= _CENT else Place(*pool, "", IDLE)
             found[place] = found.get(place, Amount()).plus(amount)
     return found
 
 
 def _name(place: Place, by: str) -> str:
-    """The row that a line belongs to."""
+    """Return the name of the row that a line belongs to."""
     if by == "pool":
         return place.pool if place.provisioning == "standard" else f"{place.pool} ({place.provisioning})"
     if by == "use":
@@ -170,7 +171,7 @@ def _name(place: Place, by: str) -> str:
 
 
 def _rows(cells: Mapping[tuple[str, str], Amount]) -> list[Row]:
-    """Rows with whole cents that add up; the dearest first, what nobody took last."""
+    """Return rows with whole cents that add up, the most expensive first and unused time last."""
     cents = rounded({cell: amount.microdollars for cell, amount in cells.items()}, _CENT)
     rows: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():

@@ -1,8 +1,8 @@
-"""A ledger that goes on after a crash: from what was written last, and from what the objects say of all since.
+"""Resuming the ledger after a crash, from the last checkpoint and from the timestamps of the objects.
 
-What ended before that was written is in the record. Of what was there then, and is still there or went since, the
-objects say since when: that is worked out anew. Where the store remembers its changes, each is looked at; elsewhere
-what went unseen is no team's, and its time counts as idle.
+Pods that ended before the checkpoint are in its record. For all others the objects record the begin, so their charges
+are computed again. If the store keeps its history, each change is replayed. Otherwise unobserved time belongs to no
+team and counts as idle.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ from batchyard.api.views.pod_lifecycle import is_terminal
 from batchyard.base.instant import HOUR, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
-#: All changes after a revision; None where they are not remembered.
+#: Returns all changes after a revision, or None if the store keeps no history.
 History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
-#: In the order in which they are shown: machines before the nodes that they become, and these before pods.
+#: The order in which objects are added: machines before their nodes, and nodes before pods.
 KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
 DETAIL: Final = Detail(by_workload=True, all_nodes=True)
 
 
 def nothing_remembered(_revision: int) -> None:
-    """The history of a store that remembers no changes."""
+    """The history of a store that keeps none."""
 
 
 def resumed(reader: Reader, history: History, now: Instant) -> tuple[Ledger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """A ledger as it was when it was written last, the changes to show it, each with its time; the last revision."""
+    """Return the ledger of the last checkpoint, the changes to apply to it with their times, and the last revision."""
     found = reader.get(OPEN)
     before = None if found is None else read(found)
     changes = history(0 if before is None else before.revision)
@@ -59,7 +59,7 @@ def _begun(reader: Reader, before: Record | None, now: Instant) -> Ledger:
 
 
 def _rebuild(ledger: Ledger, before: Record, there: Iterable[Obj]) -> None:
-    """Show a ledger what was there when it was written, and give it the accounts of then."""
+    """Add the objects that existed at the checkpoint to a ledger, and restore its accounts."""
     objects = {key_of(obj): obj for obj in there}
     for key, obj in _ordered(objects):
         ledger.observe([_added(key, obj)], before.through)
@@ -68,7 +68,7 @@ def _rebuild(ledger: Ledger, before: Record, there: Iterable[Obj]) -> None:
     missing = accounts_of({Place(*pool, "", IDLE): amount for pool, amount in before.machines.items()})
     for place, account in [*spent.items(), *ledger.running().items()]:
         missing.setdefault(Place(*place[:2], "", IDLE), Account()).take(account)
-    for place, account in missing.items():  # what went unseen, and what was rounded
+    for place, account in missing.items():  #  unobserved time and rounding differences
         if account.time or account.cost:
             spent.setdefault(place, Account()).add(account)
     settled = {place: accounts_of({place[1]: amount})[place[1]] for place, amount in before.settled.items()}
@@ -76,7 +76,7 @@ def _rebuild(ledger: Ledger, before: Record, there: Iterable[Obj]) -> None:
 
 
 def _as_of(obj: Obj, then: Instant) -> Obj | None:
-    """An object as it was then, as far as it tells; None if it was not there, or had ended."""
+    """Return an object as it was at a time, as far as it is recorded; None if it did not exist or had ended."""
     kind = key_of(obj).kind
     begun = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
     if begun is not None and begun > then:
@@ -88,7 +88,7 @@ def _as_of(obj: Obj, then: Instant) -> Obj | None:
 
 
 def _dated(changes: Iterable[WatchEvent], before: Record | None, now: Instant) -> Sequence[tuple[WatchEvent, Instant]]:
-    """Changes with the time of each: the latest that any object has told of by then."""
+    """Return changes with the time of each: the latest timestamp in any object up to that change."""
     dated, then = [], 0 if before is None else before.through
     for change in changes:
         then = min(now, max(then, _latest(change.obj)))
@@ -97,7 +97,7 @@ def _dated(changes: Iterable[WatchEvent], before: Record | None, now: Instant) -
 
 
 def _latest(obj: Obj) -> Instant:
-    """The latest time that an object tells of itself."""
+    """Return the latest timestamp in an object."""
     status = obj.get("status") or {}
     told = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
     told += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
@@ -106,7 +106,7 @@ def _latest(obj: Obj) -> Instant:
 
 
 def _ordered(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
-    """Objects in the order in which they came to be."""
+    """Return objects in the order in which they are added."""
 
     def order(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item

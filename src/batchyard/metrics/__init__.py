@@ -1,1 +1,1 @@
-"""Figures of a running platform in the text format of Prometheus; the names are upstream's where upstream has them."""
+"""Metrics in Prometheus' text format, by upstream's names where upstream has them."""

@@ -1,4 +1,4 @@
-"""What controllers had to do, by controller-runtime's names."""
+"""Controller metrics, by controller-runtime's names."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -17,7 +17,7 @@ _AT_REST: Final = (
 
 
 class ControllerFigures:
-    """Measures looks at keys; `clock` tells seconds since whenever."""
+    """Durations of reconciliations; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -25,13 +25,13 @@ class ControllerFigures:
         self._kept = Kept((_TIME, _WORK))
 
     def end(self, controller: str, began: float) -> None:
-        """A look is over."""
+        """Observe the duration of a reconciliation."""
         took = self._clock() - began
         self._kept.observe(_TIME, (controller,), took)
         self._kept.observe(_WORK, (controller, controller), took)
 
     def texts(self, runner: Runner) -> Iterator[str]:
-        """All families."""
+        """Yield all families."""
         loads = runner.loads()
         for name, field in (
             ("workqueue_depth", "waiting"),

@@ -1,7 +1,7 @@
-"""What machines cost, as figures: dollars and accelerator time by team and queue, what nobody took, budgets.
+"""Cost metrics: dollars and accelerator time by team and queue, unused machine time, and budgets.
 
-Counters begin with the hour that is not over when the platform starts. What work costs counts as it is spent; whether
-it was done or lost counts once that is known.
+Counters start at the hour that is open when the platform starts. The cost of a Workload counts at once; whether its
+time was done or lost counts when its pod ends.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ _SECOND: Final = SECOND * WHOLE
 
 
 class Spending(Protocol):
-    """Who knows that."""
+    """A source of cost totals."""
 
     def totals(self, now: Instant) -> Totals:
-        """All until now; Workloads and flavors are not told apart."""
+        """Return all charges until now, summed over Workloads and flavors."""
 
 
 class CostFigures:
-    """See the module."""
+    """Counters of cost, by use and queue, and gauges of budgets."""
 
     def __init__(self) -> None:
         names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
@@ -35,7 +35,7 @@ class CostFigures:
         self._told: dict[tuple[str, Labels], float] = {}
 
     def texts(self, spending: Spending | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """All families; of a platform that keeps no ledger those of budgets alone."""
+        """Yield all families; without a ledger (`spending` is None) only those of budgets."""
         if spending is not None:
             self._count(spending.totals(now))
             for each in self._counters.values():
@@ -70,6 +70,6 @@ class CostFigures:
                 if place.use in {DONE, LOST}:
                     ended = place.team, place.cluster_queue, place.local_queue, place.use
                     add("outcome_dollars", ended, account.cost / _DOLLAR)
-        for (name, labels), amount in sums.items():  # what is found to have been earlier must not take back
+        for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
             told = self._told[name, labels] = max(amount, self._told.get((name, labels), 0.0))
             self._counters[name].set(labels, told)

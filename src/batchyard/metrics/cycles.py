@@ -1,4 +1,4 @@
-"""Scheduling cycles: how many, how long by the real clock, and what was decided. Source: Kueue's pkg/scheduler."""
+"""Scheduling cycle metrics: counts, durations in real time, and results. Source: Kueue's pkg/scheduler."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -16,7 +16,7 @@ _NAMES: Final = (
 
 
 class CycleFigures:
-    """See the module. `clock` tells seconds since whenever."""
+    """Counters and durations of scheduling cycles. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
@@ -26,15 +26,15 @@ class CycleFigures:
         self._began = self._decided = 0.0
 
     def begin(self) -> None:
-        """There are heads, and a cycle begins."""
+        """Record the start of a cycle."""
         self._began = self._clock()
 
     def decide(self) -> None:
-        """All is decided, and will be written."""
+        """Record that the decisions are made; writing them follows."""
         self._decided = self._clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """It is over."""
+        """Count a cycle that ended, with its decisions."""
         ended = self._clock()
         result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
         self._kept.add("kueue_admission_attempts_total", (result,))
@@ -51,31 +51,31 @@ class CycleFigures:
                 self._kept.add("kueue_preemption_target_recomputations_total", labels)
 
     def loop(self, _loop: object) -> None:
-        """Workloads preempt each other in turn."""
+        """Count a preemption loop."""
         self._own.add("batchyard_preemption_loops_total", ())
 
     def forget(self, queue: str) -> None:
-        """A ClusterQueue is gone."""
+        """Drop the series of a deleted ClusterQueue."""
         self._kept.forget(cluster_queue=queue)
         self._kept.forget(preempting_cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
-        """Kueue's families."""
+        """Yield Kueue's families."""
         return self._kept.texts()
 
     def own_texts(self) -> Iterator[str]:
-        """Ours."""
+        """Yield our own families."""
         return self._own.texts()
 
     def _preempts(self, decision: Preempt) -> None:
-        """Those are counted that nobody had evicted before."""
+        """Count the preempted Workloads, except those whose eviction was already in progress."""
         for target in decision.targets:
             if not target.workload.evicted:
                 self._kept.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 
 def _came_of_it(decision: Decision) -> str:
-    """What came of looking for other targets."""
+    """Return the result of a second search for preemption targets."""
     if isinstance(decision, Preempt):
         return "new_targets"
     is_deferred = isinstance(decision, Wait) and decision.requeue is RequeueReason.PENDING_PREEMPTION

@@ -1,9 +1,9 @@
-"""All metrics that are served: names, kinds, meanings, labels and bounds, one table.
+"""The table of all served metrics: names, types, help texts, labels and buckets.
 
 Names, labels and buckets are upstream's: Kueue's pkg/metrics, controller-runtime's pkg/metrics,
 pkg/internal/controller/metrics and pkg/webhook/internal/metrics, k8s.io/apiserver's pkg/endpoints/metrics, the docs of
-kube-state-metrics, the default counters of dcgm-exporter. What begins with `batchyard_` is ours. docs/metrics.md is
-checked against this table.
+kube-state-metrics, the default counters of dcgm-exporter. Names that begin with `batchyard_` are ours. docs/metrics.md
+is checked against this table.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ def _powers(start: float, factor: float, count: int) -> tuple[float, ...]:
     return tuple(start * factor**power for power in range(count))
 
 
-#: Kueue's buckets: 1, then 2.5 and twice as much each time.
+#: Kueue's buckets: 1, then 2.5, doubling each time.
 _LONG: Final = (1.0, *_powers(2.5, 2, 15))
 _SHORT: Final = _LONG[:14]
-#: Those that client_golang takes where nothing is said.
+#: The default buckets of client_golang.
 _PLAIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 #: Multiplied step by step, as client_golang does it: some come out as 9.99e-06.
 _WORK: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
@@ -35,7 +35,7 @@ _REQUEST: Final = (
     *(30.0, 45.0, 60.0),
 )
 _COMMIT: Final = _powers(0.0005, 2, 14)
-#: Until the longest that a fork may take.
+#: Up to the timeout of a fork.
 _FORK: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 _ROLE: Final = "replica_role"
@@ -245,42 +245,42 @@ _WEBHOOK: Final = ("webhook",)
 _ASKED: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 _PROGRAM: Final = (
     # controller-runtime's
-    Metric("workqueue_depth", GAUGE, "Keys that wait", _QUEUE),
-    Metric("workqueue_adds_total", COUNTER, "Keys that came to wait", _QUEUE),
-    Metric("workqueue_retries_total", COUNTER, "Keys looked at again after a failure", _QUEUE),
-    Metric("workqueue_work_duration_seconds", HISTOGRAM, "How long looks at keys took", _QUEUE, _WORK),
-    Metric("workqueue_unfinished_work_seconds", GAUGE, "0: nothing is under way while this is told", _QUEUE),
-    Metric("workqueue_longest_running_processor_seconds", GAUGE, "0: nothing is under way while this is told", _QUEUE),
+    Metric("workqueue_depth", GAUGE, "Queued keys", _QUEUE),
+    Metric("workqueue_adds_total", COUNTER, "Keys added to the queue", _QUEUE),
+    Metric("workqueue_retries_total", COUNTER, "Keys requeued after a failure", _QUEUE),
+    Metric("workqueue_work_duration_seconds", HISTOGRAM, "Duration of the reconciliation of a key", _QUEUE, _WORK),
+    Metric("workqueue_unfinished_work_seconds", GAUGE, "0: a scrape never runs during a reconciliation", _QUEUE),
     Metric(
-        "controller_runtime_reconcile_total", COUNTER, "Looks at keys, by what came of them", ("controller", "result")
+        "workqueue_longest_running_processor_seconds", GAUGE, "0: a scrape never runs during a reconciliation", _QUEUE
     ),
-    Metric("controller_runtime_reconcile_errors_total", COUNTER, "Looks at keys that failed", _CONTROLLER),
+    Metric("controller_runtime_reconcile_total", COUNTER, "Reconciliations, by result", ("controller", "result")),
+    Metric("controller_runtime_reconcile_errors_total", COUNTER, "Reconciliations that failed", _CONTROLLER),
     Metric(
         "controller_runtime_reconcile_time_seconds",
         HISTOGRAM,
-        "How long looks at keys took, their writes not included",
+        "Duration of reconciliations, without their writes",
         _CONTROLLER,
         _RECONCILE,
     ),
     Metric("controller_runtime_max_concurrent_reconciles", GAUGE, "1: one key at a time", _CONTROLLER),
-    Metric("controller_runtime_active_workers", GAUGE, "0: nothing is under way while this is told", _CONTROLLER),
-    Metric("controller_runtime_webhook_requests_total", COUNTER, "Requests to webhooks answered", ("webhook", "code")),
+    Metric("controller_runtime_active_workers", GAUGE, "0: a scrape never runs during a reconciliation", _CONTROLLER),
+    Metric("controller_runtime_webhook_requests_total", COUNTER, "Answered requests to webhooks", ("webhook", "code")),
     Metric(
         "controller_runtime_webhook_latency_seconds",
         HISTOGRAM,
-        "How long answers to requests to webhooks took",
+        "Duration of requests to webhooks",
         _WEBHOOK,
         _WORK,
     ),
-    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks under way", _WEBHOOK),
-    Metric("leader_election_master_status", GAUGE, "Whether this one leads", ("name",)),
-    Metric("rest_client_requests_total", COUNTER, "Answers to writes", ("code", "method")),
+    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK),
+    Metric("leader_election_master_status", GAUGE, "1 on the leader, 0 elsewhere", ("name",)),
+    Metric("rest_client_requests_total", COUNTER, "Responses to writes", ("code", "method")),
     # the API server's
-    Metric("apiserver_request_total", COUNTER, "Requests answered", (*_ASKED, "code")),
+    Metric("apiserver_request_total", COUNTER, "Answered requests", (*_ASKED, "code")),
     Metric(
         "apiserver_request_duration_seconds",
         HISTOGRAM,
-        "From a request to an answer that is durable; a watch until it begins",
+        "From a request to its durable response; for a watch until it starts",
         _ASKED,
         _REQUEST,
     ),
@@ -288,12 +288,12 @@ _PROGRAM: Final = (
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in use"),
     Metric("process_virtual_memory_bytes", GAUGE, "Address space in use"),
-    Metric("process_start_time_seconds", GAUGE, "When the process began, in seconds since 1970"),
+    Metric("process_start_time_seconds", GAUGE, "Start time of the process, in seconds since 1970"),
     Metric("process_open_fds", GAUGE, "Open files"),
-    Metric("process_max_fds", GAUGE, "Files that may be open"),
+    Metric("process_max_fds", GAUGE, "Maximum of open files"),
     Metric("python_info", GAUGE, "The interpreter", ("implementation", "major", "minor", "patchlevel", "version")),
-    Metric("python_gc_collections_total", COUNTER, "Collections of garbage", ("generation",)),
-    Metric("python_gc_objects_collected_total", COUNTER, "Objects found to be garbage", ("generation",)),
+    Metric("python_gc_collections_total", COUNTER, "Garbage collections", ("generation",)),
+    Metric("python_gc_objects_collected_total", COUNTER, "Objects freed by garbage collection", ("generation",)),
 )
 
 _NODE: Final = ("node",)
@@ -304,35 +304,37 @@ _OBJECTS: Final = (
     Metric(
         "kube_node_info",
         GAUGE,
-        "A node",
+        "Information about a node",
         (
             *("node", "kernel_version", "os_image", "container_runtime_version", "kubelet_version"),
             *("kubeproxy_version", "provider_id", "pod_cidr", "system_uuid", "internal_ip"),
         ),
     ),
-    Metric("kube_node_created", GAUGE, "When it was made, in seconds since 1970", _NODE),
-    Metric("kube_node_spec_unschedulable", GAUGE, "Whether it takes no new pods", _NODE),
-    Metric("kube_node_spec_taint", GAUGE, "A taint", ("node", "key", "value", "effect")),
-    Metric("kube_node_status_condition", GAUGE, "A condition", ("node", "condition", "status")),
-    Metric("kube_node_status_capacity", GAUGE, "What it has", ("node", "resource", "unit")),
-    Metric("kube_node_status_allocatable", GAUGE, "What it has for pods", ("node", "resource", "unit")),
+    Metric("kube_node_created", GAUGE, "Creation time, in seconds since 1970", _NODE),
+    Metric("kube_node_spec_unschedulable", GAUGE, "Whether the node is cordoned", _NODE),
+    Metric("kube_node_spec_taint", GAUGE, "A taint of the node", ("node", "key", "value", "effect")),
+    Metric("kube_node_status_condition", GAUGE, "A condition of the node", ("node", "condition", "status")),
+    Metric("kube_node_status_capacity", GAUGE, "Capacity of the node", ("node", "resource", "unit")),
+    Metric("kube_node_status_allocatable", GAUGE, "Resources available to pods", ("node", "resource", "unit")),
     Metric(
         "kube_pod_info",
         GAUGE,
-        "A pod",
+        "Information about a pod",
         (*_POD, "host_ip", "pod_ip", "node", "created_by_kind", "created_by_name", "priority_class", "host_network"),
     ),
-    Metric("kube_pod_status_phase", GAUGE, "1 for the phase it is in, 0 for the others", (*_POD, "phase")),
-    Metric("kube_pod_container_resource_requests", GAUGE, "What a container asks for", _OF_CONTAINER),
-    Metric("kube_pod_container_resource_limits", GAUGE, "What a container may use", _OF_CONTAINER),
-    Metric("kube_job_status_active", GAUGE, "Its pods that run or will", _JOB),
-    Metric("kube_job_status_succeeded", GAUGE, "Its pods that succeeded", _JOB),
-    Metric("kube_job_status_failed", GAUGE, "Its pods that failed, and why it failed", (*_JOB, "reason")),
-    Metric("kube_job_status_start_time", GAUGE, "When it began, in seconds since 1970", _JOB),
-    Metric("kube_job_status_completion_time", GAUGE, "When it was complete, in seconds since 1970", _JOB),
-    Metric("kube_job_status_suspended", GAUGE, "Whether it is suspended", _JOB),
-    Metric("kube_job_complete", GAUGE, "Whether it is complete", (*_JOB, "condition")),
-    Metric("kube_job_failed", GAUGE, "Whether it failed", (*_JOB, "condition")),
+    Metric("kube_pod_status_phase", GAUGE, "1 for the phase of the pod, 0 for the others", (*_POD, "phase")),
+    Metric("kube_pod_container_resource_requests", GAUGE, "Requests of a container", _OF_CONTAINER),
+    Metric("kube_pod_container_resource_limits", GAUGE, "Limits of a container", _OF_CONTAINER),
+    Metric("kube_job_status_active", GAUGE, "Pods that are pending or running", _JOB),
+    Metric("kube_job_status_succeeded", GAUGE, "Pods that succeeded", _JOB),
+    Metric(
+        "kube_job_status_failed", GAUGE, "Pods that failed, with the reason of the Job's failure", (*_JOB, "reason")
+    ),
+    Metric("kube_job_status_start_time", GAUGE, "Start time, in seconds since 1970", _JOB),
+    Metric("kube_job_status_completion_time", GAUGE, "Completion time, in seconds since 1970", _JOB),
+    Metric("kube_job_status_suspended", GAUGE, "Whether the Job is suspended", _JOB),
+    Metric("kube_job_complete", GAUGE, "Whether the Job is complete", (*_JOB, "condition")),
+    Metric("kube_job_failed", GAUGE, "Whether the Job failed", (*_JOB, "condition")),
 )
 
 _GPU: Final = (
@@ -340,8 +342,8 @@ _GPU: Final = (
     "source",
 )
 _GPUS: Final = (
-    Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "How busy it is, in %", _GPU),
-    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "How busy its memory is, in %", _GPU),
+    Metric("DCGM_FI_DEV_GPU_UTIL", GAUGE, "GPU utilization, in %", _GPU),
+    Metric("DCGM_FI_DEV_MEM_COPY_UTIL", GAUGE, "Memory utilization, in %", _GPU),
     Metric("DCGM_FI_DEV_FB_USED", GAUGE, "Memory in use, in MiB", _GPU),
     Metric("DCGM_FI_DEV_FB_FREE", GAUGE, "Memory free, in MiB", _GPU),
     Metric("DCGM_FI_DEV_GPU_TEMP", GAUGE, "Temperature, in degrees Celsius", _GPU),
@@ -351,52 +353,56 @@ _GPUS: Final = (
 _COST_QUEUE: Final = ("team", "cluster_queue", "local_queue")
 _BUDGET: Final = ("namespace", "budget", "unit")
 _OWN: Final = (
-    Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles", ("phase",)),
-    Metric("batchyard_preemption_loops_total", COUNTER, "Trees in which Workloads preempt each other in turn"),
-    Metric("batchyard_failing_keys", GAUGE, "Keys whose last writes failed", _CONTROLLER),
-    Metric("batchyard_defects_total", COUNTER, "Exceptions that no controller should have raised"),
-    Metric("batchyard_objects", GAUGE, "Objects that are kept", ("kind",)),
-    Metric("batchyard_revision", GAUGE, "The revision of the last change"),
-    Metric("batchyard_time_seconds", GAUGE, "The platform's own time, in seconds since 1970"),
-    Metric("batchyard_speed", GAUGE, "How much faster than the clock its time runs"),
-    Metric("batchyard_journal_bytes", GAUGE, "The journal's files"),
-    Metric("batchyard_journal_commit_seconds", HISTOGRAM, "How long transactions of the journal took", (), _COMMIT),
-    Metric("batchyard_watches", GAUGE, "Watches and other answers that go on"),
-    Metric("batchyard_nodes", GAUGE, "Nodes, by pool and by whether they are ready", ("pool", "status")),
+    Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles, by phase", ("phase",)),
+    Metric("batchyard_preemption_loops_total", COUNTER, "Cohort trees in which Workloads preempt each other endlessly"),
+    Metric("batchyard_failing_keys", GAUGE, "Keys whose last write failed", _CONTROLLER),
+    Metric("batchyard_defects_total", COUNTER, "Unexpected exceptions in controllers"),
+    Metric("batchyard_objects", GAUGE, "Stored objects", ("kind",)),
+    Metric("batchyard_revision", GAUGE, "Revision of the last change"),
+    Metric("batchyard_time_seconds", GAUGE, "Time of the platform's clock, in seconds since 1970"),
+    Metric("batchyard_speed", GAUGE, "Speed of the platform's clock, relative to real time"),
+    Metric("batchyard_journal_bytes", GAUGE, "Size of the journal's files"),
+    Metric("batchyard_journal_commit_seconds", HISTOGRAM, "Duration of journal transactions", (), _COMMIT),
+    Metric("batchyard_watches", GAUGE, "Open watches and other streamed responses"),
+    Metric("batchyard_nodes", GAUGE, "Nodes, by pool and readiness", ("pool", "status")),
     Metric("batchyard_instances", GAUGE, "Machines, by pool and phase", ("pool", "phase")),
-    Metric("batchyard_instance_failures_total", COUNTER, "Machines that the cloud could not give", ("pool", "code")),
+    Metric("batchyard_instance_failures_total", COUNTER, "Machines that the cloud failed to provide", ("pool", "code")),
     Metric("batchyard_pods_unschedulable", GAUGE, "Pods that fit no node", ("namespace",)),
-    Metric("batchyard_cost_dollars_total", COUNTER, "Dollars that work has cost", _COST_QUEUE),
-    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time that work took", _COST_QUEUE),
-    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Dollars of work that has ended", (*_COST_QUEUE, "use")),
-    Metric("batchyard_cost_unused_dollars_total", COUNTER, "Dollars of machines that nobody used", ("pool", "use")),
-    Metric("batchyard_budget_amount", GAUGE, "What a Budget allows in its period", _BUDGET),
-    Metric("batchyard_budget_spent", GAUGE, "What of it is used", _BUDGET),
-    Metric("batchyard_budget_remaining", GAUGE, "What of it is left", _BUDGET),
-    Metric("batchyard_fork_questions_total", COUNTER, "Questions for forks, by what became of them", ("result",)),
-    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "How long forks took by the real clock", (), _FORK),
-    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "Seconds of CPU that forks used"),
-    Metric("batchyard_fork_waiting", GAUGE, "Questions that wait for a fork"),
-    Metric("batchyard_fork_memory_bytes", GAUGE, "Memory of the last fork at its peak, what it shared included"),
-    Metric("batchyard_turns_total", COUNTER, "Turns of the scheduler and of others that are paced"),
-    Metric("batchyard_turn_seconds_total", COUNTER, "Real seconds of these turns, and of the rests after", ("part",)),
-    Metric("batchyard_ledger_entries_total", COUNTER, "Entries for the decision ledger"),
-    Metric("batchyard_ledger_lost_total", COUNTER, "Entries that could not be written"),
-    Metric("batchyard_ledger_waiting", GAUGE, "Entries that are yet to be written"),
-    Metric("batchyard_spans_total", COUNTER, "Spans for the collector of traces"),
-    Metric("batchyard_spans_lost_total", COUNTER, "Spans that could not be sent"),
-    Metric("batchyard_lists_total", COUNTER, "Lists that an operator asked for", ("kind",)),
-    Metric("batchyard_watches_total", COUNTER, "Watches that an operator began", ("kind",)),
-    Metric("batchyard_shadow_decisions_total", COUNTER, "Decisions of upstream that were foreseen", ("decision",)),
-    Metric("batchyard_shadow_divergences_total", COUNTER, "Where upstream and a shadow part", ("type",)),
-    Metric("batchyard_shadow_late_total", COUNTER, "Decisions of upstream that came after they were told as missing"),
-    Metric("batchyard_shadow_alike_total", COUNTER, "Victims in the place of others that are alike"),
-    Metric("batchyard_shadow_reordered_total", COUNTER, "Times that both agreed in another order alone"),
-    Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of upstream that were not seen"),
-    Metric("batchyard_shadow_waiting", GAUGE, "Changes that a shadow has not compared yet"),
+    Metric("batchyard_cost_dollars_total", COUNTER, "Cost of Workloads, in dollars", _COST_QUEUE),
+    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time of Workloads", _COST_QUEUE),
+    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Cost of ended pods, in dollars", (*_COST_QUEUE, "use")),
+    Metric("batchyard_cost_unused_dollars_total", COUNTER, "Cost of unused machine time, in dollars", ("pool", "use")),
+    Metric("batchyard_budget_amount", GAUGE, "Amount that a Budget allows in its period", _BUDGET),
+    Metric("batchyard_budget_spent", GAUGE, "Amount used in the period", _BUDGET),
+    Metric("batchyard_budget_remaining", GAUGE, "Amount left in the period", _BUDGET),
+    Metric("batchyard_fork_questions_total", COUNTER, "Queries for forks, by result", ("result",)),
+    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "Duration of forks in real time", (), _FORK),
+    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forks"),
+    Metric("batchyard_fork_waiting", GAUGE, "Queries that wait for a fork"),
+    Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last fork, shared memory included"),
+    Metric("batchyard_turns_total", COUNTER, "Turns of the scheduler and of other paced tasks"),
+    Metric(
+        "batchyard_turn_seconds_total", COUNTER, "Real time of these turns, and of the pauses after them", ("part",)
+    ),
+    Metric("batchyard_ledger_entries_total", COUNTER, "Entries of the decision ledger"),
+    Metric("batchyard_ledger_lost_total", COUNTER, "Entries that were lost because a write failed"),
+    Metric("batchyard_ledger_waiting", GAUGE, "Entries that are not written yet"),
+    Metric("batchyard_spans_total", COUNTER, "Spans for the trace collector"),
+    Metric("batchyard_spans_lost_total", COUNTER, "Spans that were lost because sending failed"),
+    Metric("batchyard_lists_total", COUNTER, "List requests sent by the operator", ("kind",)),
+    Metric("batchyard_watches_total", COUNTER, "Watch requests sent by the operator", ("kind",)),
+    Metric("batchyard_shadow_decisions_total", COUNTER, "Decisions of Kueue that the shadow predicted", ("decision",)),
+    Metric("batchyard_shadow_divergences_total", COUNTER, "Divergences of Kueue and the shadow", ("type",)),
+    Metric(
+        "batchyard_shadow_late_total", COUNTER, "Decisions of Kueue that arrived after they were counted as missing"
+    ),
+    Metric("batchyard_shadow_alike_total", COUNTER, "Preemption victims that differ but are equivalent"),
+    Metric("batchyard_shadow_reordered_total", COUNTER, "Agreements that differ only in their order"),
+    Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of Kueue that were not observed"),
+    Metric("batchyard_shadow_waiting", GAUGE, "Changes that the shadow has not compared yet"),
 )
 
-#: By the groups that a scrape can ask for.
+#: The metrics of each group that a scrape can select.
 GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "kueue": tuple(metric._replace(name=f"kueue_{metric.name}") for metric in _KUEUE),
     "program": _PROGRAM,
@@ -408,10 +414,10 @@ _ALL: Final = {metric.name: metric for group in GROUPS.values() for metric in gr
 
 
 def metric(name: str) -> Metric:
-    """A metric by its name."""
+    """Return a metric by its name."""
     return _ALL[name]
 
 
 def without_role(found: Metric) -> Labels:
-    """The labels but for that of the replica, which is last."""
+    """Return the labels without the replica's role, which is the last one."""
     return found.labels[:-1] if found.labels[-1:] == (_ROLE,) else found.labels

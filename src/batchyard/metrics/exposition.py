@@ -1,6 +1,6 @@
-"""All figures as one text, written part by part, so that a scrape never stops the platform for long.
+"""The /metrics endpoint: all families as one text, written in parts so that a scrape never blocks the server for long.
 
-`collect[]` in the query names the groups that are wanted; without it all are told.
+`collect[]` in the query selects groups; without it all are returned.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,27 +10,27 @@ from batchyard.metrics.definitions import GROUPS, metric
 from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: The path under which they are served, and the parameter that chooses among them.
+#: The path of the endpoint, and the query parameter that selects groups.
 PATH: Final = "/metrics"
 CHOICE: Final = "collect[]"
-#: Letters that are gathered before they are sent.
+#: Characters that are buffered before they are sent.
 _PART: Final = 128 * 1024
 
 Texts: TypeAlias = Callable[[], Iterator[str]]
-"""Yields texts of whole families; an empty one where the platform may go on."""
+"""Yields the text of whole families; an empty text marks a point at which the server may do other work."""
 
 
 class Exposition:
-    """See the module; what is told of each group, in order."""
+    """The groups of families, each with its source of text, in the order of output."""
 
     def __init__(self, sources: Sequence[tuple[str, Texts]]) -> None:
         self._sources = sources
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
-        """The text; some parts are empty. ValueError where there is no such group."""
+        """Yield the text in parts, some of them empty. Raises ValueError for an unknown group."""
         unknown = [group for group in groups if group not in GROUPS]
         if unknown:
-            raise ValueError(f"{CHOICE} is one of {', '.join(GROUPS)}; there is no {unknown[0]}")
+            raise ValueError(f"{CHOICE} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
         chosen = [texts for group, texts in self._sources if not groups or group in groups]
         return _gathered(chosen)
 
@@ -52,7 +52,7 @@ def _gathered(sources: Sequence[Texts]) -> Iterator[str]:
 
 
 class Scrape:
-    """An answer that goes on until all is told; `soon` comes back when others had their turn."""
+    """A streamed response to a scrape; `soon` schedules the next part after other pending work."""
 
     content_type: Final = CONTENT_TYPE
     times_out: Final = False
@@ -65,7 +65,7 @@ class Scrape:
         self._comes_back = False
 
     def take(self) -> Sequence[Any]:
-        """The next part."""
+        """Return the next part, or nothing if it is not due yet."""
         if self._comes_back or self.is_over:
             return ()
         part = next(self._parts, None)
@@ -77,10 +77,10 @@ class Scrape:
         return (part.encode(),) if part else ()
 
     def mark(self) -> None:
-        """Nobody waits for a mark."""
+        """Ignored: a scrape has no bookmarks."""
 
     def end(self) -> None:
-        """Nobody listens any more."""
+        """Stop: the client closed the connection."""
         self.is_over = True
 
     def _go_on(self) -> None:
@@ -89,7 +89,7 @@ class Scrape:
 
 
 def groups_in(query: Mapping[str, str], said: Sequence[tuple[str, str]]) -> list[str]:
-    """The groups that a query names."""
+    """Return the groups that a query names."""
     return [value for name, value in said if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
 
 
@@ -97,13 +97,13 @@ def _nobody() -> None:
     pass
 
 
-# --- kept ---
+# --- families ---
 #
-# The families of a group whose figures are kept, by name.
+# The families of a group that accumulate values, by name.
 
 
 class Kept:
-    """Counters and histograms by name; `constant` is the value of their last label, where it is always the same."""
+    """Counters and histograms by name; `constant` is the value of their last label, if that never changes."""
 
     def __init__(self, names: Iterable[str], *constant: str) -> None:
         found = [metric(name) for name in names]
@@ -112,32 +112,32 @@ class Kept:
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
     def counters(self, name: str) -> Counters:
-        """Those of a name."""
+        """Return the counter of a name."""
         return self._counters[name]
 
     def histograms(self, name: str) -> Histograms:
-        """Those of a name."""
+        """Return the histogram of a name."""
         return self._histograms[name]
 
     def add(self, name: str, labels: Labels, amount: float = 1) -> None:
-        """Count."""
+        """Add to a counter."""
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Let a gauge be that much."""
+        """Set a gauge."""
         self._counters[name].set(labels, value)
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
-        """Count a value of a histogram."""
+        """Observe a value of a histogram."""
         self._histograms[name].observe(labels, value)
 
     def forget(self, **labels: str) -> None:
-        """Drop what has these values of labels, in the families that have these labels."""
+        """Delete the series with these label values, in the families that have these labels."""
         for family in self._families:
             if all(name in family.metric.labels for name in labels):
                 family.forget(**labels)
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield the text of all families."""
         for family in self._families:
             yield from family.texts()

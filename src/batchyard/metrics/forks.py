@@ -1,4 +1,4 @@
-"""Questions that forks of the platform answer: how many, how long, what became of them, and what they took."""
+"""Metrics of the forks that answer queries: counts by result, durations, CPU time and memory."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, TypeVar
@@ -8,7 +8,7 @@ from batchyard.metrics.exposition import Kept
 from batchyard.metrics.registry import text_of
 from batchyard.shadow.findings import Counts, Parting
 
-#: What becomes of a question: it is answered, has no answer, its fork gave none, or too many waited.
+#: The results of a query: answered, rejected, fork failed, or turned away because too many were waiting.
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
@@ -20,7 +20,7 @@ _CPU: Final = "batchyard_fork_cpu_seconds_total"
 
 
 class ForkFigures:
-    """See the module. `clock` tells seconds since whenever."""
+    """Counts and durations of forks. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], int]) -> None:
         self._clock = clock
@@ -30,26 +30,26 @@ class ForkFigures:
             self._kept.add(_TOTAL, (result,), 0)
         self._kept.add(_CPU, (), 0)
         self._began = 0.0
-        #: The most memory of the last one, in bytes; 0 before there was one.
+        #: The peak memory of the last fork, in bytes; 0 before the first one.
         self._memory = 0
 
     def turn_away(self) -> None:
-        """Too many wait."""
+        """Count a query that is turned away because too many wait."""
         self._kept.add(_TOTAL, (TURNED_AWAY,))
 
     def begin(self) -> None:
-        """A fork begins."""
+        """Record the start of a fork."""
         self._began = self._clock()
 
     def end(self, result: str, cpu_seconds: float, memory: int) -> None:
-        """It has ended."""
+        """Count a fork that ended, with its CPU time and its peak memory in bytes."""
         self._kept.add(_TOTAL, (result,))
         self._kept.add(_CPU, (), cpu_seconds)
         self._kept.observe(_TIME, (), self._clock() - self._began)
         self._memory = memory
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield the text of all families."""
         yield from self._kept.texts()
         yield text_of(metric("batchyard_fork_waiting"), [((), self._waiting())])
         yield text_of(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
@@ -57,15 +57,15 @@ class ForkFigures:
 
 # --- shadow ---
 #
-# What a shadow has compared, and what came of it.
+# The comparisons of shadow mode and their results.
 
 
-#: What is compared.
+#: The decisions that are compared.
 DECISIONS: Final = ("admission", "preemption", "eviction")
 
 
 class ShadowFigures:
-    """Read when somebody asks."""
+    """Shadow-mode metrics, computed on scrape."""
 
     def __init__(self, counts: Callable[[], Counts], waiting: Callable[[], int], reordered: Callable[[], int]) -> None:
         self._counts = counts
@@ -73,7 +73,7 @@ class ShadowFigures:
         self._reordered = reordered
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield the text of all families."""
         counts = self._counts()
         agreed = [((each,), counts.agreed.get(each, 0)) for each in DECISIONS]
         parted = [((each.value,), counts.parted.get(each.value, 0)) for each in Parting if each is not Parting.LATE]
@@ -88,34 +88,34 @@ class ShadowFigures:
 
 # --- webhooks ---
 #
-# What webhooks are asked, by the names of controller-runtime's pkg/webhook/internal/metrics: by path, all answers.
+# Webhook requests by path, by the names of controller-runtime's pkg/webhook/internal/metrics.
 
 
 _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
 _IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
-#: Told from the start, as upstream does: a rate of what was never told is none.
+#: Initialized to zero, as controller-runtime does, so that the first increase shows in a rate.
 _LIKELY: Final = ("200", "500")
 _FAILED: Final = "500"
 _Answer = TypeVar("_Answer")
 
 
 class WebhookFigures:
-    """See the module. `clock` tells seconds since whenever."""
+    """Counts and durations of webhook requests. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept = Kept((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
-        """These are served."""
+        """Initialize the series of the served paths."""
         for path in paths:
             self._kept.set(_IN_FLIGHT, (path,), 0)
             for code in _LIKELY:
                 self._kept.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
     async def counted(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
-        """An answer, counted; one that comes to nothing counts as a failure."""
+        """Await an answer and count it; an exception counts as a failure."""
         began, code = self._clock(), _FAILED
         self._kept.add(_IN_FLIGHT, (path,))
         try:
@@ -128,5 +128,5 @@ class WebhookFigures:
         return found
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield the text of all families."""
         return self._kept.texts()

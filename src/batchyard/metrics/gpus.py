@@ -1,8 +1,8 @@
-"""GPUs by the names of DCGM: real ones as their driver reports, simulated ones by the pods that have them.
+"""GPU metrics by the names of DCGM: real GPUs as the driver reports them, simulated ones by the pods that hold them.
 
-Of a simulated GPU nothing is measured: its utilization and memory follow the run of its pod (`simulated_load`). It has
-no temperature, no power and no memory traffic, and the label `source` is `simulated`. GPUs that pods share by
-thousandths are left out. Source of names and labels: dcgm-exporter, etc/default-counters.csv and pkg/dcgmexporter.
+A simulated GPU has no sensors: its utilization and memory follow the run time of its pod (`simulated_load`). It has no
+temperature, no power and no memory traffic, and the label `source` is `simulated`. GPUs that pods share in thousandths
+are left out. Source of names and labels: dcgm-exporter, etc/default-counters.csv and pkg/dcgmexporter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ _MEMORY: Final = {
 
 
 class Holder(NamedTuple):
-    """Who has a GPU; all empty where nobody has."""
+    """The container that holds a GPU; empty if the GPU is free."""
 
     container: str = ""
     namespace: str = ""
@@ -42,7 +42,7 @@ class Holder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """A GPU and how it is; None is what is not known."""
+    """The state of a GPU; None for values that are not known."""
 
     number: int
     uuid: str
@@ -58,7 +58,7 @@ class GpuState(NamedTuple):
     watts: float | None = None
 
     def labels(self) -> Labels:
-        """As DCGM's exporter has them."""
+        """Return the labels of dcgm-exporter."""
         name = str(self.number)
         return name, self.uuid, f"nvidia{name}", self.model, self.node, *self.holder, self.source
 
@@ -74,21 +74,21 @@ _FAMILIES: Final = {
 
 
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
-    """All families."""
+    """Yield the text of all families."""
     for name, field in _FAMILIES.items():
         known = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
         yield text_of(metric(name), known)
 
 
 class SimulatedGpus:
-    """The GPUs of simulated nodes: a pod has the same ones from one look to the next."""
+    """The GPUs of simulated nodes; a pod keeps the same GPUs between scrapes."""
 
     def __init__(self) -> None:
-        #: By node, the uid of the pod that has each GPU.
+        #: The uid of the pod that holds each GPU, by node.
         self._held: dict[str, list[str]] = {}
 
     def states(self, nodes: Iterable[Obj], pods: Iterable[Obj], now: Instant) -> list[GpuState]:
-        """All of them, as nodes and pods are at `now`, the platform's time."""
+        """Return the state of all GPUs at `now`, the time of the platform's clock."""
         on: dict[str, dict[str, Obj]] = {}
         for pod in pods:
             if node_of(pod) and not is_terminal(pod) and _asked(pod):
@@ -102,7 +102,7 @@ class SimulatedGpus:
         ]
 
     def _given(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Who has which: those who had some keep them, others take the lowest that are free."""
+        """Return the holder of each GPU of a node: pods keep theirs, new pods get the lowest free ones."""
         held = [uid if uid in pods else "" for uid in [*self._held.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             missing = _asked(pod) - held.count(uid)
@@ -113,7 +113,7 @@ class SimulatedGpus:
 
 
 def _count(node: Obj) -> int:
-    """The whole GPUs of a node; those that are shared are not told of."""
+    """Return the number of whole GPUs of a node, without those that are shared."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return int(quantity.amount(well_known.GPU, allocatable.get(well_known.GPU, "0")))
 
@@ -150,7 +150,7 @@ def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
 
 
 def _run_time(pod: Obj, now: Instant) -> Duration:
-    """How long the containers of a pod have run; 0 where its status names no start."""
+    """Return how long the containers of a pod have run; 0 if its status has no start time."""
     status = pod["status"]
     states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
     times = [state["running"].get("startedAt") for state in states if "running" in state]

@@ -1,4 +1,4 @@
-"""Machines and pods without a place, in our own words: nodes by pool, machines by phase, what the cloud refused."""
+"""Our own metrics of machines and unschedulable pods: nodes by pool, machines by phase, failures of the cloud."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,20 +17,20 @@ _STUCK: Final = "batchyard_pods_unschedulable"
 
 
 class MachineFigures:
-    """See the module."""
+    """The current numbers of nodes, machines and unschedulable pods, and a counter of failed machines."""
 
     def __init__(self) -> None:
         self._failures = Counters(metric("batchyard_instance_failures_total"))
-        #: What each object counts as: the family and its labels; and how many count so.
+        #: The family and the labels under which each object counts, and the count of each.
         self._counted: dict[Key, tuple[str, Labels]] = {}
         self._counts: dict[str, dict[Labels, int]] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Take note of what was there before."""
+        """Add an object that existed before the process started."""
         self._count(event)
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Apply a watch event."""
         self._count(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
@@ -41,7 +41,7 @@ class MachineFigures:
                 self._failures.add((obj["spec"]["pool"], error.get("code", "")))
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield all families."""
         for name in ("batchyard_nodes", "batchyard_instances", _STUCK):
             yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()

@@ -1,4 +1,4 @@
-"""Nodes, pods and Jobs as kube-state-metrics tells of them. Each object is written out once after each of its changes.
+"""Nodes, pods and Jobs as metrics of kube-state-metrics. The text of an object is cached until the object changes.
 
 Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
 """
@@ -17,7 +17,7 @@ from batchyard.metrics.registry import Labels
 
 Rows: TypeAlias = Iterable[tuple[Labels, float]]
 
-#: Objects that are written out before the platform may go on.
+#: The number of objects that are written before the server may do other work.
 _AT_ONCE: Final = 200
 _STATUSES: Final = ("true", "false", "unknown")
 _PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
@@ -27,15 +27,15 @@ _NOTHING: Final[Obj] = {}
 
 
 class ObjectFigures:
-    """See the module."""
+    """The Nodes, pods and Jobs of the cluster, with the cached text of each."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
-        #: What was written of which object: a text for each family.
+        #: The text of each object, one for each family.
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Apply a watch event."""
         objects = self._objects.get(event.key.kind)
         if objects is None:
             return
@@ -46,11 +46,11 @@ class ObjectFigures:
             objects[event.key] = event.obj
 
     def all(self, kind: str) -> list[Obj]:
-        """All objects of a kind, in no particular order."""
+        """Return all objects of a kind, in no particular order."""
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
-        """All families; between two texts the platform may go on."""
+        """Yield all families; an empty text marks a point at which the server may do other work."""
         for kind, families in _FAMILIES.items():
             written: list[tuple[str, ...]] = []
             for number, (key, obj) in enumerate(list(self._objects[kind].items())):
@@ -74,7 +74,7 @@ def _written(name: str, rows: Rows) -> str:
 
 
 def _one(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
-    """The rows of a family that has one figure for an object, or none."""
+    """Return a function for the rows of a family with at most one value for an object."""
 
     def rows(obj: Obj) -> Rows:
         found = value(obj)
@@ -165,7 +165,7 @@ def _job_time(field: str) -> Callable[[Obj], Rows]:
 
 
 def _job_failed(obj: Obj) -> Rows:
-    """How many pods failed; where it failed for a reason that is known, which of these it was."""
+    """Yield the failed pods; if the Job failed for a known reason, one row for each of the known reasons instead."""
     failed = (obj.get("status") or _NOTHING).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed and reasons:
@@ -196,7 +196,7 @@ def _is_suspended(obj: Obj) -> Rows:
 
 
 def _resources(amounts: Mapping[str, Any] | None) -> Rows:
-    """Amounts with the labels resource and unit; names are written as labels are."""
+    """Yield amounts with the labels resource and unit; names are normalized to label syntax."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         plain = "".join(letter if letter.isalnum() else "_" for letter in name)
@@ -207,7 +207,7 @@ def _seconds(text: str | None) -> float | None:
     return parse_time(text) // SECOND if text else None
 
 
-#: By kind and family, what is told of an object.
+#: By kind and family, the function that returns the rows of an object.
 _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,

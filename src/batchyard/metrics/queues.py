@@ -1,7 +1,7 @@
-"""What queues and Cohorts hold, and who waits in them: gauges, read when somebody asks.
+"""Metrics of ClusterQueues, LocalQueues and Cohorts: gauges of usage and pending Workloads, computed on scrape.
 
 Sources: Kueue's pkg/cache/queue/metrics.go, pkg/cache/scheduler (clusterqueue, localqueue, cohort_metrics),
-pkg/controller/core, for what each is.
+pkg/controller/core, for the meaning of each.
 """
 
 import math
@@ -30,7 +30,7 @@ _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
 class _Waiting:
-    """Who waits in a ClusterQueue: how many, in line and not, by LocalQueue too; how many shapes; what they ask for."""
+    """The pending Workloads of a ClusterQueue: counts, also by LocalQueue, shapes, and requested resources."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_Asked") -> None:
         self.in_line = 0
@@ -61,14 +61,14 @@ class _Waiting:
 
 
 class _Asked:
-    """What Workloads of a shape ask for; kept from one scrape to the next for those that still wait."""
+    """The requests of the pods of each shape, cached between scrapes while a Workload of the shape is pending."""
 
     def __init__(self) -> None:
         self._known: dict[Shape, Sequence[tuple[str, int]]] = {}
         self._used: dict[Shape, Sequence[tuple[str, int]]] = {}
 
     def of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
-        """All that one asks for, by resource."""
+        """Return the total requests of a Workload by resource."""
         found = self._used.get(view.shape) or self._known.get(view.shape)
         if found is None:
             total: dict[str, int] = {}
@@ -80,12 +80,12 @@ class _Asked:
         return found
 
     def forget_others(self) -> None:
-        """Forget what nobody asked for since the last time."""
+        """Drop the shapes that were not used since the last call."""
         self._known, self._used = self._used, {}
 
 
 class QueueFigures:
-    """See the module."""
+    """Gauges of queues and Cohorts, computed from the scheduler's index."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class QueueFigures:
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
-        """All families; between two of them the platform may go on."""
+        """Yield all families; an empty text marks a point at which the server may do other work."""
         self._index.snapshot.settle()
         waiting = {}
         for name in list(self._index.line_up.pending):
@@ -147,7 +147,7 @@ class QueueFigures:
         yield from self._text("finished_workloads", self._finished())
 
     def _asked_for(self, waiting: Mapping[str, _Waiting]) -> Rows:
-        """Resources that a ClusterQueue has quota for are told even where nobody asks for them."""
+        """Yield the requests of pending Workloads; resources with quota but without requests are 0."""
         names = self._index.snapshot.names
         for name, found in waiting.items():
             queue = self._index.snapshot.queues.get(name)
@@ -192,7 +192,7 @@ class QueueFigures:
         return "active" if queue.active else "pending"
 
     def _of_usage(self) -> Iterator[str]:
-        """Quota and usage of ClusterQueues, by flavor and resource."""
+        """Yield quota and usage of ClusterQueues, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
         used = {q.name: tally.get(q.name) for q in queues}
         tables = (
@@ -228,7 +228,7 @@ class QueueFigures:
         yield from self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
 
     def _used(self, rows: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
-        """What LocalQueues use of all that their ClusterQueues have quota for."""
+        """Yield the usage of LocalQueues, for each flavor and resource that their ClusterQueues have quota for."""
         names, queues = self._index.snapshot.names, self._index.snapshot.queues
         for key, view, amounts in rows:
             queue = queues.get(view.cluster_queue)
@@ -266,14 +266,14 @@ class QueueFigures:
 
 
 class _Sums:
-    """What all ClusterQueues below a node hold: admitted Workloads, and amounts by flavor and resource."""
+    """The admitted Workloads and the reserved amounts of all ClusterQueues below a node, cached."""
 
     def __init__(self, index: AdmissionIndex) -> None:
         self._index = index
         self._known: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
-        """Those below a node, or in it."""
+        """Return the sums below a node, or of the ClusterQueue itself."""
         if node in self._known:
             return self._known[node]
         queue = self._index.snapshot.queue_of.get(node)
@@ -293,19 +293,19 @@ class _Sums:
 
 
 def units(resource: str, amount: float) -> float:
-    """An amount as metrics have it: cpu in cores, all else as it is."""
+    """Convert an amount to the unit of metrics: cpu to cores, others unchanged."""
     return amount / 1000 if resource == "cpu" else amount
 
 
 def _both(rows: Iterator[tuple[str, int, int]]) -> Rows:
-    """How many are active and inadmissible, by ClusterQueue."""
+    """Yield the active and inadmissible counts by ClusterQueue."""
     for name, active, inadmissible in rows:
         yield (name, _ACTIVE), active
         yield (name, _INADMISSIBLE), inadmissible
 
 
 def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _Waiting]) -> Rows:
-    """How many are active and inadmissible, by LocalQueue."""
+    """Yield the active and inadmissible counts by LocalQueue."""
     for key, view in known:
         found = waiting.get(view.cluster_queue)
         active, count = (0, 0) if found is None else found.by_local_queue.get(view.key, (0, 0))
@@ -314,7 +314,7 @@ def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Ma
 
 
 def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
-    """Amounts of Cohorts; those of nothing are not told."""
+    """Yield the amounts of Cohorts; zero amounts are left out."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
             if amount > 0:
@@ -322,7 +322,7 @@ def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping
 
 
 def _place(node: QuotaNode) -> Labels:
-    """The labels of its parent and of the root; a ClusterQueue without a Cohort has neither, a root is its own."""
+    """Return the parent and root labels. A ClusterQueue without a Cohort has neither; a root Cohort is its own root."""
     parent = "" if node.parent is None else node.parent.name
     if not parent:
         return "", "" if node.tree.startswith("queue/") else node.name
@@ -330,6 +330,6 @@ def _place(node: QuotaNode) -> Labels:
 
 
 def _names(local: str) -> Labels:
-    """The labels of a LocalQueue: name, namespace."""
+    """Return the labels of a LocalQueue: name, namespace."""
     namespace, _, name = local.partition("/")
     return name, namespace

@@ -1,6 +1,6 @@
-"""Families of figures: counters and histograms that are kept, gauges that are read, and the text that all become.
+"""Metric families: counters, histograms and gauges, and their text format.
 
-The text is that of Prometheus, version 0.0.4. What did not change since the last scrape is not written out again.
+The format is Prometheus' text format, version 0.0.4. Samples that did not change since the last scrape are reused.
 Source: prometheus.io/docs/instrumenting/exposition_formats.
 """
 
@@ -14,7 +14,7 @@ Labels: TypeAlias = tuple[str, ...]
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
-#: Series that are written out before whoever asks may pause.
+#: The number of series that are written before the scrape may pause.
 _AT_ONCE: Final = 100
 _ROWS_AT_ONCE: Final = 1000
 _Series = TypeVar("_Series")
@@ -22,7 +22,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metric(NamedTuple):
-    """What a family is: its name, kind and meaning, its labels, and of a histogram the bounds of its buckets."""
+    """The definition of a family: name, type, help text, label names, and for a histogram the bounds of its buckets."""
 
     name: str
     kind: str
@@ -31,23 +31,23 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
     def head(self) -> str:
-        """The lines before its samples."""
+        """Return the HELP and TYPE lines."""
         told = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {told}\n# TYPE {self.name} {self.kind}\n"
 
     def sample(self, values: Iterable[str], value: float) -> str:
-        """A line of a gauge or counter; the values are those of the labels, in their order."""
+        """Return the sample line of a gauge or counter; `values` are in the order of the labels."""
         return f"{self.name}{labelled(self.labels, values)} {number(value)}\n"
 
 
 def labelled(names: Iterable[str], values: Iterable[str]) -> str:
-    """Labels as a sample has them; an empty one is the same as none."""
+    """Format labels as a sample has them. Empty values at the end may be left out."""
     told = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
     return f"{{{','.join(told)}}}" if told else ""
 
 
 def number(value: float) -> str:
-    """A value as a sample has it."""
+    """Format the value of a sample."""
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"
@@ -59,13 +59,13 @@ def number(value: float) -> str:
 
 
 def text_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> str:
-    """A family of figures that were just read; nothing where there are none."""
+    """Return the text of a family of gauges; empty without samples."""
     lines = [metric.sample(labels, value) for labels, value in rows]
     return metric.head() + "".join(lines) if lines else ""
 
 
 def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """The same, some at a time; all are read before the first is told."""
+    """Yield the same text in parts; all samples are read before the first part."""
     known = list(rows)
     if known:
         yield metric.head()
@@ -74,7 +74,7 @@ def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[s
 
 
 class _Count:
-    """One counter."""
+    """A series of a counter or gauge, with its cached text."""
 
     __slots__ = ("text", "value")
 
@@ -84,7 +84,7 @@ class _Count:
 
 
 class Counters:
-    """Counters of one name, or gauges that somebody sets; `constant` are the values of its last labels."""
+    """The series of a counter, or of a gauge that is set; `constant` holds the values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -92,7 +92,7 @@ class Counters:
         self._series: dict[Labels, _Count] = {}
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        """Count."""
+        """Add to a series."""
         count = self._series.get(labels)
         if count is None:
             count = self._series[labels] = _Count()
@@ -100,16 +100,16 @@ class Counters:
         count.text = ""
 
     def set(self, labels: Labels, value: float) -> None:
-        """Let it be that much."""
+        """Set a series to a value."""
         self.add(labels, 0)
         self._series[labels].value = value
 
     def forget(self, **labels: str) -> None:
-        """Drop those with these values of labels."""
+        """Delete the series with these label values."""
         _forget(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
-        """All of them, some at a time; nothing where there are none."""
+        """Yield all series in parts; nothing without series."""
         return _some_at_a_time(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, count: _Count) -> str:
@@ -119,7 +119,7 @@ class Counters:
 
 
 class _Distribution:
-    """One histogram: how many fell into each bucket and beyond the last."""
+    """A series of a histogram: the counts of its buckets and of +Inf, with its cached text."""
 
     __slots__ = ("counts", "sum", "text")
 
@@ -130,7 +130,7 @@ class _Distribution:
 
 
 class Histograms:
-    """Histograms of one name."""
+    """The series of a histogram; `constant` holds the values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -139,7 +139,7 @@ class Histograms:
         self._series: dict[Labels, _Distribution] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Count a value."""
+        """Observe a value."""
         found = self._series.get(labels)
         if found is None:
             found = self._series[labels] = _Distribution(len(self.metric.buckets))
@@ -148,11 +148,11 @@ class Histograms:
         found.text = ""
 
     def forget(self, **labels: str) -> None:
-        """Drop those with these values of labels."""
+        """Delete the series with these label values."""
         _forget(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
-        """All of them, some at a time; nothing where there are none."""
+        """Yield all series in parts; nothing without series."""
         return _some_at_a_time(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, found: _Distribution) -> str:
@@ -175,7 +175,7 @@ class Histograms:
 def _some_at_a_time(
     metric: Metric, series: Mapping[Labels, _Series], written: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
-    """The head of a family, and its series; whoever asks need not ask for all at once."""
+    """Yield the head of a family and its series, in parts, so that the caller may pause in between."""
     if series:
         yield metric.head()
     known = list(series.items())

@@ -1,4 +1,4 @@
-"""Requests to the API server, by the names of k8s.io/apiserver's pkg/endpoints/metrics."""
+"""API server request metrics, by the names of k8s.io/apiserver's pkg/endpoints/metrics."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -23,41 +23,41 @@ _VERBS: Final = {
 
 
 class RequestFigures:
-    """See the module. `clock` tells seconds since whenever."""
+    """Counts and durations of API requests. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
         self._clock = clock
         self._kept = Kept((_TOTAL, _TIME))
-        #: The labels of the request that was answered last.
+        #: The labels of the last answered request.
         self._labels: Labels = ()
 
     def note(self, audited: Audited) -> None:
-        """Count a request that was answered; one whose answer is yet to come counts once that is there."""
+        """Count an answered request. A deferred response is counted by its sender, when it is complete."""
         self._labels = _labels_of(audited)
         if not isinstance(audited.answer, Later):
             self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
-        """Count a request that was answered with that code."""
+        """Count a request that was answered with a status code."""
         self._kept.add(_TOTAL, (*labels, str(code)))
 
     @property
     def latest(self) -> Labels:
-        """What the request is called whose answer was just made."""
+        """Return the labels of the last answered request."""
         return self._labels
 
     def settle(self, labels: Labels, began: float) -> None:
-        """Its answer is durable."""
+        """Observe the duration of a request whose response is durable now."""
         self._kept.observe(_TIME, labels, self._clock() - began)
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield the text of all families."""
         return self._kept.texts()
 
 
 def _labels_of(audited: Audited) -> Labels:
-    """Words of others count only where they are known: whoever asks for anything else makes no new labels."""
+    """Return the labels of a request; unknown verbs and resources share fixed values to bound the series."""
     request, path = audited.acting, audited.path
     verb = verb_of(request, path)
     told = _VERBS.get(verb, "OTHER")

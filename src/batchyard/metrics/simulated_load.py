@@ -1,9 +1,8 @@
-"""How busy simulated GPUs are while their pod runs: a function of the pod, the GPU and the elapsed time alone.
+"""The load of simulated GPUs: a function of the pod, the GPU and the elapsed time.
 
-A pod first loads its data and model. Then it works at a level of its own, and pauses now and then, as training does for
+A pod first loads its data and model. Then it works at a level of its own with occasional pauses, as training does for
 evaluation and checkpoints. The values are drawn with `batchyard.base.seeded_draws` from the pod's uid and the GPU's
-number:
-two scrapes of the same instant return the same, also after a restart of the platform.
+number, so that two scrapes of the same instant return the same values, also after a restart of the platform.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple
 from batchyard.base.instant import SECOND, Duration
 from batchyard.base.seeded_draws import draw
 
-#: How long a value stays, and how long a pod loads. Both in the platform's time.
+#: How long a value is constant, and how long a pod loads. Both in the platform's time.
 STEP: Final[Duration] = 15 * SECOND
 LOADING: Final[Duration] = 30 * SECOND
 _SEED: Final = 0
@@ -19,9 +18,9 @@ _SEED: Final = 0
 _LOADING_PERCENT: Final = (5, 29)
 _LEVEL_PERCENT: Final = (70, 94)
 _PAUSE_PERCENT: Final = (10, 39)
-#: How far a value lies from the pod's level, in percent.
+#: The deviation of a value from the pod's level, in percent.
 _SPREAD: Final = (-6, 5)
-#: Of 100 steps so many are pauses.
+#: The number of pauses in 100 steps.
 _PAUSES: Final = 8
 #: The share of the GPU's memory that a pod uses, in percent.
 _MEMORY_PERCENT: Final = (60, 95)
@@ -38,7 +37,7 @@ IDLE: Final = SimulatedLoad(0, 0)
 
 
 def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
-    """The load of a GPU of a pod that has run for `elapsed`."""
+    """Return the load of a GPU of a pod that has run for `elapsed`."""
     elapsed = max(0, elapsed)
     share = _between(_MEMORY_PERCENT, uid, "memory")
     of_step = (uid, str(gpu), str(elapsed // STEP))
@@ -50,6 +49,6 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
 
 
 def _between(bounds: tuple[int, int], *names: str) -> int:
-    """A whole number between two bounds, each as likely as any other."""
+    """Return an integer between two bounds, both included, with equal probability."""
     low, high = bounds
     return low + draw(_SEED, *names) % (high - low + 1)

@@ -1,6 +1,6 @@
-"""What becomes of Workloads, told from watch events: counters and distributions of their lives.
+"""Workload metrics: counters and histograms of their life cycle, computed from watch events.
 
-All begins at zero with the process. A ClusterQueue or LocalQueue that goes takes its figures along.
+All series start at zero with the process. The series of a deleted ClusterQueue or LocalQueue are removed.
 Sources: Kueue's pkg/scheduler/scheduler.go, pkg/controller/core/workload_controller.go, pkg/workload/evict,
 pkg/controller/jobframework, for when each is reported; pkg/cache/queue/unadmitted_workloads.go.
 """
@@ -23,7 +23,7 @@ from batchyard.scheduling.workload import lifecycle as r
 
 _DELETED: Final = EventType.DELETED
 _Counted = TypeVar("_Counted")
-#: The kinds whose changes move Cohorts in the tree.
+#: The kinds whose changes can move Cohorts in the tree.
 _TREE: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
 _CQ_NAMES: Final = (
     *("quota_reserved_workloads_total", "admitted_workloads_total", "finished_workloads_total"),
@@ -41,7 +41,7 @@ _NAMES: Final = tuple(
 
 
 class _Stage:
-    """A stage of lives, by ClusterQueue and by LocalQueue: how many came to it, and how long it took."""
+    """The counter and the histogram of a life cycle stage, by ClusterQueue and by LocalQueue."""
 
     __slots__ = ("_counts", "_times")
 
@@ -51,24 +51,24 @@ class _Stage:
         self._times = [kept.histograms(f"{prefix}_{time}") for prefix in prefixes]
 
     def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """A Workload came to it after so long."""
+        """Count a Workload that reached the stage, and observe the duration."""
         self.count(obj, view)
         self.measure(obj, view, microseconds)
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
-        """A Workload came to it."""
+        """Count a Workload that reached the stage."""
         for family, labels in zip(self._counts, _both_queues(obj, view), strict=False):
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """It took so long."""
+        """Observe the duration of the stage."""
         seconds = max(0, microseconds) / SECOND
         for family, labels in zip(self._times, _both_queues(obj, view), strict=True):
             family.observe(labels, seconds)
 
 
 class WorkloadFigures:
-    """See the module. `now` is the platform's time."""
+    """Counters of Workloads, and the current numbers of unadmitted and finished ones. `now` is the platform's clock."""
 
     def __init__(self, index: AdmissionIndex, objects: Reader, now: Callable[[], Instant], role: str) -> None:
         self._index = index
@@ -81,22 +81,23 @@ class WorkloadFigures:
         self._end = _Stage(kept, "finished_workloads_total", "execution_time_seconds")
         self._readiness = _Stage(kept, "", "ready_wait_time_seconds")
         self._start = _Stage(kept, "", "admitted_until_ready_wait_time_seconds")
-        #: Of each Workload that is not admitted: its LocalQueue, and why; and how many are so.
+        #: For each Workload that is not admitted, its LocalQueue, reason and cause; and the number of Workloads for
+        #: each.
         self._unadmitted: dict[Key, tuple[str, str, str]] = {}
         self.unadmitted: dict[tuple[str, str, str], int] = {}
         self._finished: dict[Key, str] = {}
         #: Cohorts that have counters.
         self._cohorts: set[str] = set()
-        #: How many finished Workloads there are, by LocalQueue.
+        #: The number of finished Workloads by LocalQueue.
         self.finished: dict[str, int] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Take note of what was there before: it counts as it is, not as having come about."""
+        """Add a Workload that existed before the process started: it counts in gauges only."""
         if event.key.kind == scheme.WORKLOAD:
             self._sort_in(event.key, event.obj, workload_view(event.obj))
 
     def observe(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Apply a watch event."""
         kind = event.key.kind
         if kind in _TREE:
             self._forget_cohorts()
@@ -111,12 +112,12 @@ class WorkloadFigures:
                 self._kept.forget(cohort=event.key.name)
 
     def texts(self) -> Iterator[str]:
-        """All families."""
+        """Yield all families."""
         self._forget_cohorts()
         return self._kept.texts()
 
     def _forget_cohorts(self) -> None:
-        """Drop the counters of Cohorts that left the tree; no object of theirs need be deleted."""
+        """Drop the counters of Cohorts that left the tree; an implicit Cohort leaves without a deleted object."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._kept.forget(cohort=name)
             self._cohorts.discard(name)
@@ -142,7 +143,7 @@ class WorkloadFigures:
         if view.pods_ready and not before.pods_ready:
             self._ready(obj, view)
 
-    # What is so at present.
+    # Current numbers.
 
     def _sort_in(self, key: Key, obj: Obj, view: WorkloadView) -> None:
         why = _why_not_admitted(obj, view)
@@ -161,10 +162,10 @@ class WorkloadFigures:
         _move(self.unadmitted, self._unadmitted.pop(key, None), None)
         _move(self.finished, self._finished.pop(key, None), None)
 
-    # What came about.
+    # Transitions.
 
     def _created(self, obj: Obj, view: WorkloadView) -> None:
-        """Of the time from job to Workload only jobs count that nobody changed since."""
+        """Observe the latency from job to Workload, only for jobs whose spec was never changed."""
         owner = controller_of(obj)
         info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
         if owner is None or info is None:
@@ -227,7 +228,7 @@ class WorkloadFigures:
 
 
 def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
-    """The LocalQueue of a Workload that is not admitted, and why; None for others."""
+    """Return the LocalQueue, reason and cause of a Workload that is not admitted; None for others."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
     condition = find_condition(obj, r.ADMITTED)
@@ -236,7 +237,7 @@ def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | No
 
 
 class _Eviction(NamedTuple):
-    """Why a Workload was evicted, and how often it was evicted for that; 0 if its status does not count it."""
+    """The reason of an eviction, and how often the Workload was evicted for it; 0 if its status has no count."""
 
     reason: str
     cause: str
@@ -244,7 +245,7 @@ class _Eviction(NamedTuple):
 
 
 def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
-    """The eviction that the status counts since `old`; else what the reason of the condition says."""
+    """Return the eviction that the status counts since `old`; else derive it from the reason of the condition."""
     before = _evictions(old)
     for why, count in _evictions(obj).items():
         if count > before.get(why, 0):
@@ -254,7 +255,7 @@ def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
 
 
 def _evictions(obj: Obj) -> dict[tuple[str, str], int]:
-    """How often a Workload was evicted, by reason and underlying cause."""
+    """Return how often a Workload was evicted, by reason and underlying cause."""
     stats = (obj.get("status") or {}).get("schedulingStats") or {}
     return {(each["reason"], each["underlyingCause"]): each["count"] for each in stats.get("evictions") or ()}
 
@@ -264,19 +265,19 @@ def _class_of(obj: Obj) -> str:
 
 
 def _local(view: WorkloadView) -> Labels:
-    """The labels of its LocalQueue: name, namespace."""
+    """Return the labels of its LocalQueue: name, namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
 
 
 def _both_queues(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
-    """The labels of its ClusterQueue and of its LocalQueue, each with its class."""
+    """Return the labels of its ClusterQueue and of its LocalQueue, each with the priority class."""
     name = _class_of(obj)
     return (view.cluster_queue, name), (*_local(view), name)
 
 
 def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted | None) -> None:
-    """Count one there no more, and here."""
+    """Move one count from `before` to `after`."""
     if before is not None:
         counts[before] -= 1
         if not counts[before]:

@@ -1,1 +1,1 @@
-"""The simulated world: virtual time, scenarios, event log, checkers."""
+"""Simulation: virtual time, scenarios, event log, invariants."""

@@ -1,4 +1,4 @@
-"""The books of a world with machines: what they cost, and how long gangs took to recover."""
+"""The books of a world with machines: costs, and the recovery times of gangs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,12 +12,12 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
 from batchyard.sim.recovery import Recoveries
 
-#: The kinds that books are kept of, each after those on which it rests.
+#: The kinds that the books depend on, each after the kinds that it refers to.
 _RECALLED: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
 
 
 class Books:
-    """Kept from when they are opened, which is before anything happens."""
+    """The cost ledger and the recoveries of a world, maintained from its start."""
 
     def __init__(self, client: LocalClient, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -26,12 +26,12 @@ class Books:
         client.subscribe(self._keep)
 
     def recall(self, shown: Sequence[WatchEvent]) -> None:
-        """Take note of what is there from before, told as additions: it counts from now on."""
+        """Add the objects of the initial state, given as ADDED events; they count from now on."""
         for kind in _RECALLED:
             self._keep([event for event in shown if event.key.kind == kind])
 
     def statement(self, now: Instant) -> Statement:
-        """What it came to until now. Pods that still run count as running."""
+        """Return the costs until now. Running pods count as running."""
         return statement_of(self.ledger.accounts(now))
 
     def _keep(self, batch: Sequence[WatchEvent]) -> None:

@@ -1,4 +1,4 @@
-"""The difference between two runs that began alike: in words, as rows, and as a document for programs."""
+"""The difference between two runs with the same start: as a summary, as rows, and as a document for programs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from batchyard.sim.result import Result
 from batchyard.sim.whatif import Comparison, Story
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
-#: Of seconds in a document: as fine as instants are.
+#: Decimal places of seconds in documents: microseconds, as instants.
 _DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A Workload to which something else happens; None on the side of a run in which it never was."""
+    """A Workload that differs between the runs; None for a run in which it does not exist."""
 
     name: str
     queue: str
@@ -26,14 +26,14 @@ class WorkloadRow:
 
     @property
     def sooner(self) -> float | None:
-        """By how many seconds it starts sooner with the change; None where it does not start in both runs."""
+        """Return how many seconds earlier it starts with the change; None unless it starts in both runs."""
         before = None if self.without is None else self.without.starts
         after = None if self.changed is None else self.changed.starts
         return None if before is None or after is None else before - after
 
     @property
     def effect(self) -> str:
-        """What the change makes of it, in a word or two."""
+        """Return the effect of the change on it, in a word or two."""
         old, new = self.without, self.changed
         if old is None:
             return "new"
@@ -52,7 +52,7 @@ class WorkloadRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """How long the Workloads of a LocalQueue wait from the fork on, on average, in seconds; how many still do."""
+    """The mean wait of the Workloads of a LocalQueue from the start on, in seconds, and how many are pending."""
 
     name: str
     waited_without: float
@@ -63,7 +63,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """See the module."""
+    """The differences between two runs: Workloads, queues and costs. `began` and `seconds` give the time span."""
 
     began: Instant
     seconds: float
@@ -73,7 +73,7 @@ class Difference:
 
     @property
     def summary(self) -> str:
-        """The difference in a line."""
+        """Return the difference in one line."""
         effects: dict[str, int] = {}
         for row in self.workloads:
             effects[row.effect] = effects.get(row.effect, 0) + 1
@@ -100,7 +100,7 @@ _WORDS: Final = (
 
 
 def difference_of(comparison: Comparison, began: Instant) -> Difference:
-    """What is different; `began` is the instant at which both runs began."""
+    """Compute the difference; `began` is the instant at which both runs began."""
     old, new = comparison.without, comparison.changed
     rows = []
     for name in sorted({**old.stories, **new.stories}):
@@ -113,7 +113,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
-    """The difference for programs."""
+    """Return the difference as a document for programs."""
     old, new = difference.comparison.without.result, difference.comparison.changed.result
     return {
         "apiVersion": API_VERSION,
@@ -130,7 +130,7 @@ def document_of(difference: Difference) -> dict[str, Any]:
 
 
 def machine_hours(result: Result) -> float:
-    """For how long machines were paid."""
+    """Return the billed machine hours."""
     return 0.0 if result.costs is None else sum(line.machine_hours for line in result.costs.by_pool)
 
 
@@ -147,7 +147,7 @@ def _dollars(cents: int) -> str:
 
 
 def _preempted(rows: Sequence[WorkloadRow]) -> int:
-    """How many more preemptions there are with the change."""
+    """Return how many more preemptions occur with the change."""
     return sum(_preemptions(row.changed) - _preemptions(row.without) for row in rows)
 
 
@@ -156,7 +156,7 @@ def _preemptions(story: Story | None) -> int:
 
 
 def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
-    """The queues in which anybody waits, in either run."""
+    """Return the queues whose waits differ between the runs."""
     old, new = (dict(_waits(course.stories, lasts)) for course in (comparison.without, comparison.changed))
     nobody = (0.0, 0)
     rows = []
@@ -168,7 +168,7 @@ def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
 
 
 def _waits(stories: Mapping[str, Story], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
-    """By queue, how long its Workloads waited on average, and how many had not started."""
+    """Yield the mean wait and the number of pending Workloads by queue."""
     by_queue: dict[str, list[Story]] = {}
     for story in stories.values():
         if story.queue and story.is_there:

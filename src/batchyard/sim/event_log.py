@@ -1,4 +1,4 @@
-"""The event log: what happened to Workloads, nodes and pods, as JSON lines, told from watch events alone.
+"""Event log: changes of Workloads, nodes and pods as JSON lines, derived from watch events only.
 
 Times are seconds from the start. Events of one instant are in the order in which they happened.
 """
@@ -21,13 +21,13 @@ from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_fi
 
 # --- cluster log ---
 #
-# What the event log tells of nodes, pods, machines and requested capacity, from watch events alone.
+# The records of nodes, pods, machines and provisioned capacity, derived from watch events only.
 #
-# Of pods it is told why they fit no node, and what becomes of them on one: without nodes they say nothing that their
-# Workload does not.
+# The records of a pod say why it fits no node, and what happens to it on a node. In a run without nodes pods have no
+# records, because they would only repeat those of their Workload.
 
 
-#: The kind of a record, and its fields.
+#: The event of a record, and its fields.
 Told: TypeAlias = tuple[str, Mapping[str, Any]]
 
 _UNSCHEDULABLE: Final = "Unschedulable"
@@ -36,13 +36,13 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 def cluster_records(event: WatchEvent) -> Iterator[Told]:
-    """What there is to tell of a change."""
+    """Return the records of a watch event."""
     tell = _TELLERS.get(event.key.kind)
     return iter(()) if tell is None else tell(event)
 
 
 def _of_node(event: WatchEvent) -> Iterator[Told]:
-    """It became ready, stopped being so, or went."""
+    """Yield that a node became ready or not ready, or was removed."""
     fields = {"node": event.key.name, "pool": label(event.obj, well_known.NODE_POOL) or ""}
     if event.type is _DELETED:
         yield "NodeRemoved", fields
@@ -53,7 +53,7 @@ def _of_node(event: WatchEvent) -> Iterator[Told]:
 
 
 def _of_pod(event: WatchEvent) -> Iterator[Told]:
-    """It fits no node, was bound to one, must leave it for another pod, ended, or was deleted before it did."""
+    """Yield that a pod is unschedulable, bound, preempted, ended, or was deleted before its end."""
     node, old = node_of(event.obj), event.old
     if not node:
         why = _why_unplaced(event.obj)
@@ -75,19 +75,19 @@ def _of_pod(event: WatchEvent) -> Iterator[Told]:
 
 
 def _why_unplaced(pod: Obj) -> str:
-    """Why it fits no node; empty if that was not told."""
+    """Return the message of an unschedulable pod; empty for others."""
     found = find_condition(pod, SCHEDULED)
     return str(found["message"]) if found is not None and found.get("reason") == _UNSCHEDULABLE else ""
 
 
 def _must_leave(pod: Obj) -> bool:
-    """Whether it was asked to make room for a pod of higher priority."""
+    """Whether the scheduler preempts it for a pod of higher priority."""
     found = find_condition(pod, DISRUPTION_TARGET)
     return found is not None and found["status"] == "True" and found.get("reason") == _PREEMPTED
 
 
 def _of_instance(event: WatchEvent) -> Iterator[Told]:
-    """The cloud could not give it, or it was lost."""
+    """Yield that a machine could not be provided, or crashed."""
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
     spec = event.obj["spec"]
@@ -100,7 +100,7 @@ def _of_instance(event: WatchEvent) -> Iterator[Told]:
 
 
 def _of_pool(event: WatchEvent) -> Iterator[Told]:
-    """It was made, or removed."""
+    """Yield that a node pool was created or removed."""
     if event.type is _DELETED:
         yield "NodePoolRemoved", {"pool": event.key.name}
     elif event.old is None:
@@ -108,7 +108,7 @@ def _of_pool(event: WatchEvent) -> Iterator[Told]:
 
 
 def _of_request(event: WatchEvent) -> Iterator[Told]:
-    """It came to its next stage."""
+    """Yield the stages that a ProvisioningRequest reached."""
     for stage in STAGES:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
@@ -127,24 +127,24 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 class EventLog:
-    """Turns changes into records and hands them on."""
+    """Converts watch events to records and passes them to a sink."""
 
     def __init__(self, start: Instant, now: Callable[[], Instant], sink: Callable[[Record], None]) -> None:
         self._start = start
         self._now = now
         self._sink = sink
         self._keys: dict[str, str] = {}
-        #: When something was told last.
+        #: The time of the last record.
         self.last = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
-        """Take note of Workloads that were there before, without a word."""
+        """Register Workloads that existed before the start, without records."""
         for obj in workloads:
             view = workload_view(obj)
             self._keys[view.uid] = view.key
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of changes."""
+        """Emit the records of watch events."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._observe(event)
@@ -153,16 +153,16 @@ class EventLog:
                     self._emit(name, fields)
 
     def loop(self, loop: PreemptionLoop) -> None:
-        """Workloads preempt each other for ever."""
+        """Emit the record of a preemption loop."""
         steps = [s._asdict() for s in loop.steps]
         self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
     def fault(self, fields: Mapping[str, Any]) -> None:
-        """Something goes wrong that a scenario has go wrong."""
+        """Emit the record of an injected fault."""
         self._emit("Fault", fields)
 
     def final(self, reader: Reader, at: Instant | None = None) -> None:
-        """Who waits and who runs at the end, which is now if it is not said."""
+        """Emit the pending and admitted Workloads of the end, `at` or now."""
         left = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
         pending = [str(key_of(obj)) for obj in left if not has_quota_reservation(obj)]
         admitted = [str(key_of(obj)) for obj in left if has_quota_reservation(obj)]

@@ -1,4 +1,4 @@
-"""What happened in a run, one class for each kind of event in the log. Times are seconds from the start."""
+"""The events of a run, one class for each kind of event in the log. Times are seconds from the start."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,31 +9,31 @@ from batchyard.sim.event_log import Record
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """An event of the run."""
 
     time: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEvent(Event):
-    """Something that happened to a Workload, `namespace/name`."""
+    """An event of a Workload, `namespace/name`."""
 
     workload: str
 
 
 @dataclass(frozen=True, slots=True)
 class Created(WorkloadEvent):
-    """The Workload came into being, and queues."""
+    """The Workload was created, and queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted(WorkloadEvent):
-    """The Workload went."""
+    """The Workload was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodSetFlavors:
-    """Where a pod set got quota: how many pods, and the flavor of each resource."""
+    """The quota of a pod set: the number of pods, and the flavor of each resource."""
 
     name: str
     count: int
@@ -72,12 +72,12 @@ class Evicted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Finished(WorkloadEvent):
-    """The work is over."""
+    """The Workload finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopFound(Event):
-    """Workloads of a cohort preempt each other for ever."""
+    """Workloads of a cohort preempt each other endlessly."""
 
     cohort: str
     message: str
@@ -85,7 +85,7 @@ class LoopFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
-    """The last event, `Final` in the log: who waits and who holds quota at the end."""
+    """The last event, `Final` in the log: the pending Workloads and those with quota at the end."""
 
     pending: tuple[str, ...]
     admitted: tuple[str, ...]
@@ -93,13 +93,13 @@ class Ended(Event):
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent(Event):
-    """An event of a kind that has no class of its own."""
+    """An event of a kind without its own class."""
 
     record: Record = field(default_factory=dict)
 
 
 def event_of(record: Record) -> Event:
-    """A record of the event log as a typed event."""
+    """Convert a record of the event log to a typed event."""
     make = _MAKERS.get(record["event"])
     return OtherEvent(record["time"], record) if make is None else make(record)
 

@@ -1,6 +1,6 @@
-"""The user's manifests as texts: files, whole folders, standard input. The only place where the simulator reads files.
+"""Reads the user's manifests: files, whole folders, standard input. The only place where the simulator reads files.
 
-Everything that cannot be read is said at once, in the same form as the faults of what can.
+All unreadable sources are reported at once, in the same form as errors in readable ones.
 """
 
 import sys
@@ -16,7 +16,7 @@ from batchyard.sim.scenario import FileFault
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
-#: How much of either end of a file is looked at to see what it is.
+#: The number of bytes at either end of a file that are read to detect its type.
 _END: Final = 4096
 _AS_TEXT: Final = "save it as UTF-8, or leave it out"
 
@@ -25,7 +25,7 @@ Source: TypeAlias = str | Path | Mapping[str, Any]
 
 
 def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Every text with the name to show for it, read when asked for; what cannot be read is added to the faults."""
+    """Yield every text with its display name, read on demand; sources that cannot be read are added to the faults."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
@@ -39,7 +39,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """The texts of all files of a folder with that suffix, each with its name, in order of the names."""
+    """Return the texts of all files of a folder with that suffix, each with its name, sorted by name."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
     except (OSError, ValueError) as wrong:
@@ -49,12 +49,12 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 
 
 def is_text(source: str) -> bool:
-    """Whether a string holds manifests, and is not the name of a file: it has several lines, or is JSON."""
+    """Whether a string holds manifests rather than a file name: it has several lines, or is JSON."""
     return "\n" in source or source.lstrip().startswith("{")
 
 
 def ends_of(path: Path) -> Sequence[str]:
-    """The first and the last of a file's text; nothing where it cannot be read."""
+    """Return the beginning and the end of a file's text; nothing if it cannot be read."""
     try:
         with path.open("rb") as file:
             first = file.read(_END)
@@ -66,13 +66,13 @@ def ends_of(path: Path) -> Sequence[str]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The manifests in a folder and all folders in it, by path; hidden ones are left out."""
+    """Return the manifests in a folder and its subfolders, sorted by path; hidden ones are left out."""
     found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
 def _files(path: Path, faults: list[FileFault]) -> list[Path]:
-    """The file, or all manifests of the folder."""
+    """Return the file, or all manifests of the folder."""
     try:
         if not path.is_dir():
             return [path]
@@ -87,16 +87,16 @@ def _files(path: Path, faults: list[FileFault]) -> list[Path]:
 
 
 def _read(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """The text of a file, or of standard input."""
+    """Yield the text of a file, or of standard input."""
     try:
         content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, content.decode()
     except UnicodeDecodeError as wrong:
-        faults.append(FileFault(name, FieldError("", f"no text: byte {wrong.start} is not UTF-8", _AS_TEXT)))
+        faults.append(FileFault(name, FieldError("", f"not a text: byte {wrong.start} is not UTF-8", _AS_TEXT)))
     except (OSError, ValueError) as wrong:
         faults.append(_unreadable(name, wrong))
 
 
 def _unreadable(name: str, wrong: OSError | ValueError) -> FileFault:
     problem = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
-    return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and who may read it"))
+    return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and the permissions"))

@@ -1,12 +1,12 @@
-"""When Workloads start: the same state goes on many times, each time with other run times and arrivals drawn.
+"""Start-time forecasts: Monte Carlo forks of a state, each with run times and arrivals drawn at random.
 
-A fork ends when all who are asked about have been admitted, or at its horizon. The times of the start, sorted, give the
-interval. As many forks are made as a bounded number of steps allows, so that an answer takes a bounded time and is the
-same each time. Who stands further back than forks reach is told when the line, going on as fast as in its later half,
-comes to him.
+A fork ends when all requested Workloads are admitted, or at its horizon. The sorted start times give the interval. The
+number of forks is limited by a number of kernel steps, so that a forecast takes a bounded time and is reproducible.
+For a Workload further back in the queue than the forks simulate, the start is extrapolated. It uses the pace of the
+later half of the queue's admissions.
 
-What nobody knows the run time of runs on in every fork. Where somebody does not start because of that, no time is told
-for that share of the forks, but whom it depends on.
+A Workload of unknown run time never ends in any fork. If another one does not start because of that, those forks give
+no time for it, and the forecast names the Workloads it depends on.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,14 +45,14 @@ from batchyard.sim.state import State
 from batchyard.sim.world import World
 
 FORKS: Final = 40
-#: No answer is worth less.
+#: The minimum number of forks of a forecast.
 FORKS_MIN: Final = 3
-#: Pieces of work in all forks of an answer together: a quarter of a minute, and of a server's answer some seconds.
+#: The limit of kernel steps in all forks of a forecast, about 15 seconds, and of a forecast by a server, a few seconds.
 WORK_MAX: Final = 400_000
 OF_SERVER: Final = 50_000
-#: To look at the head of a queue takes as long as so many pieces of the kernel's work.
+#: The cost of considering the head of a queue, in kernel steps.
 _OF_HEAD: Final = 3
-#: How many are drawn at once to learn from.
+#: The number of Workloads sampled at once for calibration.
 SAMPLED: Final = 4
 HORIZON: Final = 14 * 24 * HOUR
 _SLICE: Final = 200
@@ -67,45 +67,45 @@ def _everything(_namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How a forecast is made."""
+    """The options of a forecast."""
 
     seed: int = 0
     forks: int = FORKS
-    #: Whether queues share fairly even if the state does not say so.
+    #: Whether queues share fairly even if the state has fair sharing disabled.
     fair_sharing: bool = False
     horizon: Duration = HORIZON
     work_max: int = WORK_MAX
     expects_arrivals: bool = True
-    #: Whether the names of a namespace's Workloads may be told.
+    #: Whether the names of a namespace's Workloads may be shown.
     may_see: Callable[[str], bool] = _everything
-    #: What became of earlier forecasts; None: what forks say is told as it is.
+    #: The outcomes of earlier forecasts, for corrections; None: no corrections.
     calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a Workload starts."""
+    """The start time of a Workload, as a distribution."""
 
     workload: str
     at: Instant
     basis: Basis
-    #: From now on, by fork, sorted; who did not start in a fork is missing.
+    #: The waits from now on, one for each fork in which it started, sorted.
     waits: Sequence[Duration]
     forks: int
     seed: int
     depends_on: Sequence[str] = ()
     #: Whether it runs already.
     has_started: bool = False
-    #: The waits at the levels of calibration, corrected, not yet in order; () where nothing is.
+    #: The corrected waits at the levels of calibration, not yet in order; () without corrections.
     moved: Waits = ()
 
     @property
     def within(self) -> float:
-        """The share of the forks in which it started."""
+        """Return the share of the forks in which it started."""
         return 1.0 if self.has_started else len(self.waits) / self.forks if self.forks else 0.0
 
     def quantile(self, share: float) -> Duration | None:
-        """By when it starts with this probability; None if that is not known."""
+        """Return the wait within which it starts with this probability; None if that is not known."""
         if self.has_started:
             return 0
         if not self.moved:
@@ -116,7 +116,7 @@ class Forecast:
         return None if before is None or after is None else wait_of(before + (after - before) * part)
 
     def of_forks(self, share: float) -> Duration | None:
-        """By when it starts in this share of the forks; None if it does not start in so many."""
+        """Return the wait within which it starts in this share of the forks; None if it starts in fewer."""
         place = min(max(share * (self.forks + 1) - 1, 0), self.forks - 1)
         low = int(place)
         high = low + (place > low)
@@ -125,24 +125,24 @@ class Forecast:
         return round(self.waits[low] + (self.waits[high] - self.waits[low]) * (place - low))
 
     def corrected_by(self, calibration: Calibration) -> "Forecast":
-        """What is told where it is known what became of others."""
+        """Return the forecast, corrected by the outcomes of earlier ones."""
         raw = self.by_level
         moved = moved_by(calibration, sorts_of(self.basis, raw, self.forks), raw)
         return self if moved == raw else replace(self, moved=moved)
 
     @property
     def by_level(self) -> Waits:
-        """What the forks say at the levels of calibration."""
+        """Return the waits of the forks at the levels of calibration."""
         return tuple(logged(self.of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> Sample:
-        """What is remembered of it; `uid` is the Workload's."""
+        """Return the record of the forecast for calibration; `uid` is the Workload's."""
         raw = self.by_level
         sorts = sorts_of(self.basis, raw, self.forks)
         return Sample(self.workload, uid, self.at, sorts, raw[MEDIAN], self.moved or raw)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
-        """The forecast for programs."""
+        """Return the forecast as a document for programs."""
         found = {name: self.quantile(share) for name, share in QUANTILES}
         known = {name: wait for name, wait in found.items() if wait is not None}
         return {
@@ -162,12 +162,12 @@ class Forecast:
 
 
 def forecasts(state: State, names: Collection[str], asked: Asked = Asked()) -> dict[str, Forecast]:
-    """When Workloads of a state start, by namespace and name; those that have ended are left out."""
+    """Return the forecasts of Workloads by namespace and name; finished ones are left out."""
     return Forecaster(state, asked).told(names)
 
 
 def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
-    """Forecasts for so many of those who wait, drawn by a chance that depends on the instant and their names alone."""
+    """Return forecasts for `count` pending Workloads, sampled by the instant and their names alone."""
     waiting = [view.key for line in lines_of(state, queues_of(state)).waiting.values() for view in line]
     drawn = nsmallest(count, waiting, lambda name: draw(state.at, "sample", name))
     found = forecasts(state, drawn, asked)
@@ -176,20 +176,20 @@ def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
 
 @dataclass(slots=True)
 class _Run:
-    """What was drawn of one fork, and what came of it."""
+    """The results of one fork."""
 
-    #: By Workload, when it was admitted, from the start of the fork.
+    #: The time of each Workload's admission, from the start of the fork.
     starts: dict[str, Duration] = field(default_factory=dict)
-    #: What was admitted in which ClusterQueue, in order.
+    #: The admissions in order: ClusterQueue, Workload, time.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
-    #: How much was done, in pieces of the kernel's work.
+    #: The work done, in kernel steps.
     work: int = 0
-    #: Whether it ended before all was seen.
+    #: Whether the fork stopped at the limit of steps.
     was_cut: bool = False
 
 
 class _Drawn:
-    """The run times of one fork."""
+    """The random run times of one fork."""
 
     def __init__(self, estimate: Callable[[str, Obj], Estimate], now: Instant, seed: int) -> None:
         self._estimate = estimate
@@ -198,11 +198,11 @@ class _Drawn:
         self._lengths: dict[int, Lengths] = {}
 
     def length(self, name: str, obj: Obj) -> Duration | None:
-        """How long one that is there runs in all; None: nobody knows."""
+        """Return the total run time of an existing Workload; None if it is unknown."""
         return self._next(self._estimate(name, obj), age_of(obj, self._now) or 0)
 
     def length_of_new(self, like: Obj) -> Duration | None:
-        """How long one that is like another runs."""
+        """Return the run time of a new Workload that is like another."""
         return self._next(self._estimate(workload_view(like).key, like), 0)
 
     def _next(self, estimate: Estimate, age: Duration) -> Duration | None:
@@ -216,7 +216,7 @@ class _Drawn:
 
 
 class Forecaster:
-    """Forks of one state."""
+    """Runs the forks of one state, and computes forecasts from them."""
 
     def __init__(self, state: State, asked: Asked) -> None:
         self._state = state
@@ -227,7 +227,7 @@ class Forecaster:
         self._estimates: dict[str, Estimate] = {}
 
     def told(self, names: Collection[str]) -> dict[str, Forecast]:
-        """When these start."""
+        """Return the forecasts of these Workloads."""
         views = {name: view for name in names if (view := self._view(name)) is not None and not view.finished}
         waiting = [name for name, view in views.items() if not view.admitted]
         told = {name: self._started(name) for name, view in views.items() if view.admitted}
@@ -251,7 +251,7 @@ class Forecaster:
         return arrivals if self._asked.expects_arrivals and arrivals.are_expected else None
 
     def _forked(self, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> list[_Run]:
-        """As many forks as are worth it: one if nothing is drawn."""
+        """Run the forks: as many as the limit of steps allows, or one if nothing is random."""
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in kept.workloads.items())
         forks = 1 if is_certain else self._asked.forks
         runs: list[_Run] = []
@@ -262,7 +262,7 @@ class Forecaster:
         return runs
 
     def _run(self, number: int, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> _Run:
-        """One fork, until all are admitted or nothing more is to be learned."""
+        """Run one fork, until all requested Workloads are admitted or nothing more can happen."""
         run, seed, asked = _Run(), self._asked.seed * 1000 + number, self._asked
         drawn = _Drawn(self._estimate, self._state.at, seed)
         workloads = [alone(obj, drawn.length(name, obj)) for name, obj in kept.workloads.items()]
@@ -290,7 +290,7 @@ class Forecaster:
         return run
 
     def _last_seen(self, name: str, kept: Lean) -> str:
-        """Whose start ends a fork for the sake of a Workload: its own, or that of the last who is kept of its line."""
+        """Return the Workload whose start ends a fork for `name`: itself, or the last one simulated of its queue."""
         return name if name in kept.workloads else kept.last.get(self._lines.places.get(name, ("", 0))[0], name)
 
     def _estimate(self, name: str, obj: Obj) -> Estimate:
@@ -299,7 +299,7 @@ class Forecaster:
             known = self._estimates[name] = self._runtimes.estimate(obj)
         return known
 
-    # --- what came of it ---
+    # --- results ---
 
     def _forecast(self, name: str, kept: Lean, runs: Sequence[_Run]) -> Forecast:
         found = [run.starts.get(name) for run in runs]
@@ -312,30 +312,32 @@ class Forecaster:
         waits = sorted(wait for wait in found if wait is not None)
         depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
         if any(told_by_pace):
-            depends_on.append(f"{place} are before it in line: told from the pace at which the first of them start")
+            depends_on.append(
+                f"{place} Workloads are ahead of it: extrapolated from the pace at which the first of them start"
+            )
         told = Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
         return told if self._asked.calibration is None else told.corrected_by(self._asked.calibration)
 
     def _basis(self, kept: Lean) -> Basis:
-        """The weakest of what is known of run times."""
+        """Return the weakest basis of the run times involved."""
         found = {self._estimate(name, obj).basis for name, obj in kept.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in found), Basis.MANIFEST)
 
     def _depends_on(self, name: str, kept: Lean, *, is_certain: bool) -> list[str]:
-        """On what of which nobody knows it depends."""
+        """Return the unknowns that the forecast depends on, as texts."""
         unknown = [
             view
             for view in self._lines.holding
             if view.key in kept.workloads and self._estimate(view.key, kept.workloads[view.key]).basis is Basis.UNKNOWN
         ]
         may_see = self._asked.may_see
-        names = [view.key if may_see(view.namespace) else "somebody" for view in unknown[:_TOLD_MAX]]
+        names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown[:_TOLD_MAX]]
         told = [
-            f"{name} holds {_held(view)} and nobody knows how long it runs"
+            f"{name} holds {_held(view)} and its run time is unknown"
             for name, view in zip(names, unknown, strict=False)
         ]
         if len(unknown) > _TOLD_MAX:
-            told.append(f"{len(unknown) - _TOLD_MAX} more run, nobody knows how long")
+            told.append(f"{len(unknown) - _TOLD_MAX} more with unknown run times are running")
         why = self._why(name)
         if not is_certain and why:
             told.append(f"it waits because: {why}")
@@ -347,17 +349,17 @@ class Forecaster:
 
 
 def _key(name: str) -> Key:
-    """The key of a Workload by namespace and name."""
+    """Return the key of a Workload by namespace and name."""
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
 def _cycles(world: World) -> int:
-    """How often the scheduler was to look at the heads of the queues."""
+    """Return the number of scheduling cycles requested so far."""
     return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
 
 
 def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
-    """When a line comes to a place that is further back than it was let go on; None if it does not move."""
+    """Extrapolate when a queue reaches a place beyond the simulated ones; None if the queue does not advance."""
     times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL}-" not in name]
     half = len(times) // 2
     if not half or times[-1] <= times[half - 1]:

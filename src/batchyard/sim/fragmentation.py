@@ -1,9 +1,9 @@
-"""How much of the free GPUs of a cluster its pods cannot use: fragmentation, as FGD measures it.
+"""GPU fragmentation: how much of the free GPUs of a cluster its pods cannot use, as measured by FGD.
 
-A node's unusable GPU is what a pod drawn from the mix of all pods finds useless there, on average: all that is free if
-the pod does not fit the node or wants no GPU, else the GPUs of which less is left than it asks of one. Source: Weng et
-al., Beware of Fragmentation (USENIX ATC 2023), section 3.2, and the simulator published with it. Amounts are whole
-numbers, so that the shares are exact.
+The unusable part of a node's GPUs is a mean over the mix of all pods. A pod that does not fit the node or needs no GPU
+counts all that is free. Any other pod counts the GPUs of which less is left than it requests of one. Source: Weng et
+al., Beware of Fragmentation (USENIX ATC 2023), section 3.2, and the simulator published with it. Amounts are integers,
+so that the shares are exact.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from batchyard.placement.devices import WHOLE, pick_devices
 
 
 class Shape(NamedTuple):
-    """What a pod asks for: cpu and GPUs in thousandths, memory in bytes."""
+    """The requests of a pod: cpu and GPUs in thousandths, memory in bytes."""
 
     cpu: int
     memory: int
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a node has free."""
+    """The free resources of a node."""
 
     model: str
     cpu: int
@@ -33,7 +33,7 @@ class Room(NamedTuple):
 
 
 class Mix:
-    """The pods that may come: how many there are of each shape."""
+    """The expected pods: the number of each shape."""
 
     def __init__(self, shapes: Iterable[Shape]) -> None:
         self._counts: dict[Shape, int] = {}
@@ -44,11 +44,11 @@ class Mix:
 
     @property
     def without_gpu(self) -> float:
-        """The share of pods that want no GPU: no cluster is less fragmented than that."""
+        """Return the share of pods that need no GPU, which is the lower bound of the fragmentation."""
         return sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pods if self.pods else 0.0
 
     def unusable(self, room: Room) -> int:
-        """What of a node's GPUs pods cannot use, in thousandths: the sum over all pods, not their mean."""
+        """Return the unusable part of a node's GPUs in thousandths, as the sum over all pods, not their mean."""
         known = self._known.get(room)
         if known is None:
             known = self._known[room] = sum(n * _unusable_by(shape, room) for shape, n in self._counts.items())
@@ -63,7 +63,7 @@ def _unusable_by(shape: Shape, room: Room) -> int:
 
 
 def _fits(shape: Shape, room: Room) -> bool:
-    """Whether a node has room for a pod, which wants a GPU."""
+    """Whether a node has room for a pod with a GPU request."""
     if not shape.gpu_milli or shape.cpu > room.cpu or shape.memory > room.memory:
         return False
     return (not shape.models or room.model in shape.models) and bool(pick_devices(shape.gpu_milli, room.gpus))

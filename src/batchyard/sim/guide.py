@@ -1,11 +1,12 @@
-"""The guide of the batch reference architecture, played step by step, beside what its authors saw.
+"""The guide of the batch reference architecture: plays it step by step, and compares it with the published figures.
 
-Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 3, for team a to d: apply, half a second
-apart, and a second after each round. The authors looked at the queues when a step had settled and nothing of it had
-ended yet, and at the nodes when the cluster had grown. Rows of queues that quota arithmetic alone decides are exact:
-they must be the same here; all others depend on when one looks. What the training programs take is not in the
-manifests: unless an annotation says it, pods run as long as the guide's Jobs did once they had their nodes. Machines
-take their typical times, so that what is to be seen hangs on no chance, in a simulation or live.
+Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 3 and for team a to d, each file is
+applied half a second after the previous one, with a second after each round. The authors read the queues when a step
+had settled and none of its Jobs had ended, and the nodes when the cluster had grown. Rows that follow from quota
+arithmetic alone are exact and must be equal here; all others depend on the time of the reading. The manifests do not
+contain the run times of the training programs. Unless an annotation gives one, pods run as long as the guide's Jobs
+did once they had their nodes. Machines take their typical times, so that the figures do not depend on chance, in a
+simulation or live.
 """
 
 import pkgutil
@@ -29,26 +30,26 @@ from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World
 
-#: What is applied before the first step.
+#: The name of the files that are applied before the first step.
 BEFORE: Final = "platform"
-#: The platform is applied at the start; its folders in this order.
+#: The folders of the platform in the order of their application, all at the start.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
-#: What Kueue decides by, of a platform that is rendered.
+#: Kueue's Configuration of a rendered platform.
 CONFIGURATION_FILE: Final = "configuration.yaml"
-#: Where `batchyard platform render` puts manifests, and which of its folders are not for a simulation.
+#: The folder to which `batchyard platform render` writes manifests, and its subfolders that are not simulated.
 RENDERED: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
-#: When the first step comes. The autoscaler looks every ten seconds, and then in the middle between two rounds of Jobs:
-#: at the very instant of one it would be nobody's to say which of both was first.
+#: The time of the first step. The autoscaler runs every ten seconds, which is then midway between two rounds of Jobs.
+#: At the same instant as a round the order of both would be undefined.
 START: Final = MINUTE + 2 * SECOND
 BETWEEN_APPLIES: Final = SECOND // 2
 BETWEEN_ROUNDS: Final = SECOND
-#: What the guide's tables call the pools that are made for compactly placed Jobs.
+#: The name in the guide's tables for the pools that are created for compactly placed Jobs.
 AUTO_PROVISIONED: Final = "auto-provisioned-compact"
-#: How long the cluster may take to shrink when all is done.
+#: The limit of the time in which the cluster shrinks after the last Job.
 SHRINKING_MAX: Final = 30 * MINUTE
-#: A run of the guide is over by then, and twice over.
+#: The limit of a run of the guide, about twice its length.
 LONGEST: Final = 24 * 60 * MINUTE
 
 
@@ -56,36 +57,36 @@ _WORK: Final = ("Job", "JobSet")
 
 
 class Row(NamedTuple):
-    """How many Workloads wait in a ClusterQueue, and how many are admitted."""
+    """The numbers of pending and admitted Workloads of a ClusterQueue."""
 
     pending: int = 0
     admitted: int = 0
 
 
 class Applied(NamedTuple):
-    """A file, and when it is applied, from the start of the world."""
+    """A file, and the time of its application from the start of the world."""
 
     path: Path
     at: Duration
 
 
 class Looks(msgspec.Struct, frozen=True):
-    """How long after a step's last apply the authors looked at the queues, and at the nodes."""
+    """The times, after a step's last application, at which the authors read the queues and the nodes."""
 
     queues: str
     nodes: str
 
 
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the guide: its folder (None: nothing is applied), when it comes, and what the authors saw."""
+    """A step of the guide: its folder (None: applies nothing), its time, and the figures of the authors."""
 
     name: str
     folder: str | None
     starts_after: str
     looks: Looks
-    #: How long the pods of the step run, where their manifests do not say it.
+    #: The run time of the step's pods, unless their manifests give one.
     runtime: str
-    #: How many nodes the authors saw in each pool; None where they show none.
+    #: The node counts by pool in the guide; None where it shows none.
     nodes: dict[str, int] | None
     every_row_is_exact: bool
     exact_rows: tuple[str, ...]
@@ -93,15 +94,15 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def starts_at(self) -> Duration:
-        """When its first apply comes, from the start of the world."""
+        """Return the time of its first application, from the start of the world."""
         return START + parse_duration(self.starts_after)
 
     def saw(self, queue: str) -> Row:
-        """What the authors saw of a ClusterQueue; what they do not list was empty."""
+        """Return the guide's row of a ClusterQueue; an unlisted one was empty."""
         return Row(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
-        """Whether quota arithmetic alone decides the row."""
+        """Whether the row follows from quota arithmetic alone."""
         return self.every_row_is_exact or queue in self.exact_rows
 
 
@@ -111,7 +112,7 @@ class _Figures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is to be seen after a step: the ClusterQueues at an instant, and the nodes at a later one."""
+    """The observed state after a step: the ClusterQueues at an instant, and the nodes at a later one."""
 
     step: GuideStep
     now: Instant
@@ -121,45 +122,45 @@ class Seen:
 
     @property
     def pools(self) -> Mapping[str, int]:
-        """How many nodes are ready in each pool."""
+        """Return the number of ready nodes by pool."""
         return ready_by_pool(self.nodes)
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """Every ClusterQueue's row by its name."""
+        """Return the rows of all ClusterQueues by name."""
         return {obj["metadata"]["name"]: _row(obj) for obj in self.cluster_queues}
 
     @property
     def exact(self) -> Sequence[str]:
-        """The ClusterQueues whose row is exact in the guide, whether they are here or not."""
+        """Return the ClusterQueues whose row is exact in the guide, whether they exist here or not."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.is_exact(name)]
 
     @property
     def wrong(self) -> Sequence[str]:
-        """The ClusterQueues whose row is exact in the guide and another one here."""
+        """Return the ClusterQueues whose row is exact in the guide but differs here."""
         return [name for name in self.exact if self.rows.get(name, Row()) != self.step.saw(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
-    """The steps of the guide in order; the last one applies nothing."""
+    """Return the steps of the guide in order; the last one applies nothing."""
     return _figures().steps
 
 
 def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
-    """The steps that are played, up to and including one of them."""
+    """Return the steps up to and including `last`."""
     steps = guide_steps()
     names = [step.name for step in steps]
     return tuple(steps if last is None else steps[: names.index(last) + 1])
 
 
 def examples_folder() -> Path | None:
-    """Our own reference architecture, where the package has it."""
+    """Return the folder of our own reference architecture, if the package contains it."""
     return find_folder("examples/refarch")
 
 
 def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
-    """How many nodes are ready in each pool; those of pools made for placement groups count together."""
+    """Return the number of ready nodes by pool; pools created for placement groups count together."""
     counts: dict[str, int] = {}
     for node in nodes:
         pool = pool_of(node)
@@ -169,31 +170,31 @@ def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
 
 
 def pool_of(node: Obj) -> str | None:
-    """What the guide's tables call the pool of a node; None where it has none."""
+    """Return the name of a node's pool in the guide's tables, or None without a pool."""
     return AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
 
 
 class Guide:
-    """The guide in a world of its own, one step after the other."""
+    """The guide in a simulated world, played step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """A folder with a folder for each step; `platform` is where one is rendered, in place of the folder's own."""
+        """Read a folder with a folder for each step; a rendered `platform` replaces the folder's own."""
         self._steps = steps
         plan = _Plan(folder, platform)
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
-        #: What is applied for the platform (BEFORE) and for each step, in order.
+        #: The files of the platform (BEFORE) and of each step, in order.
         self.files: Mapping[str, Sequence[Applied]] = plan.files
         scenario, self.warnings = plan.scenario()
-        #: What it is played on.
+        #: The Cluster of the world.
         self.cluster = scenario.cluster
         self.world = World(scenario)
-        #: How many nodes there are in each pool before the first step.
+        #: The node counts by pool before the first step.
         self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[Seen]:
-        """Play each step, and look."""
+        """Play each step, and yield the observed state."""
         world = self.world
         world.run_until(START - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))
@@ -210,7 +211,7 @@ class Guide:
             yield Seen(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Let time pass until the authors looked for the last time, and until everything is over and nodes are gone."""
+        """Run until every Job has ended and the nodes are removed, or until the limits."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished() and world.now() < LONGEST:
@@ -220,37 +221,37 @@ class Guide:
             world.run_until(world.now() + MINUTE)
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return self.world.objects(kind)
 
     def now(self) -> Instant:
-        """What time it is in the guide."""
+        """Return the current virtual time."""
         return self.world.kernel.now()
 
     @property
     def began(self) -> Instant:
-        """When it began."""
+        """Return the start time."""
         return EPOCH
 
     def unfinished(self) -> Sequence[Obj]:
-        """The Jobs that have not succeeded."""
+        """Return the Jobs that have not succeeded."""
         return unfinished_of(self.objects(scheme.JOB))
 
 
 def is_timed(obj: Obj, cluster: Obj | None) -> bool:
-    """Whether a Job or JobSet, or the Cluster for it, says how long its pods run."""
+    """Whether a Job or JobSet has a run time, by annotation or in the Cluster."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
 
 
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
-    """Those of some Jobs that have not succeeded."""
+    """Return the Jobs that have not succeeded."""
     return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
 
 
 class _Plan:
-    """What is applied when, read from a folder laid out as the reference architecture."""
+    """The files to apply and their times, read from a folder laid out as the reference architecture."""
 
     def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
@@ -259,17 +260,17 @@ class _Plan:
         self._read(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
             self._read(platform / CONFIGURATION_FILE, 0)
-        #: What is applied, for the platform and for each step.
+        #: The files to apply, for the platform and for each step.
         self.files: dict[str, list[Applied]] = {
             BEFORE: [Applied(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]
         }
         for applied in self.files[BEFORE]:
             self._read(*applied)
         if platform:
-            self._manifests.odd.clear()  # kinds that do nothing here are nobody's slip: a cluster needs them
+            self._manifests.odd.clear()  #  a rendered platform may contain kinds that are not simulated
 
     def add(self, step: GuideStep) -> None:
-        """Plan a step."""
+        """Add the files of a step."""
         assert step.folder is not None
         at = step.starts_at
         folder = self._folder / step.folder
@@ -287,20 +288,20 @@ class _Plan:
         self.files[step.name] = [*needed, *work]
 
     def _cluster(self) -> Obj | None:
-        """The Cluster, which is read first."""
+        """Return the Cluster, which is read first."""
         objects = (manifest.obj for manifest in self._manifests.objects)
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
-        """All of it, and what is to be said about it; InvalidScenario with every fault."""
+        """Build the scenario and return it with the warnings; raises InvalidScenario with all errors."""
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
 
     def _written(self, folder: Path) -> list[Path]:
-        """The manifests of a platform that is written by hand."""
+        """Return the manifests of a platform that is written by hand."""
         return [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
-        """For each number of a job, its file of every team."""
+        """Yield, for each job number, the file of each team."""
         files = self._files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
         for number in range(max(map(len, teams), default=0)):
@@ -310,11 +311,11 @@ class _Plan:
         found = files_below(folder) if folder.is_dir() else []
         if not found:
             remedy = "name a folder laid out as the reference architecture: platform/ and a folder for each step"
-            self._unread.append(FileFault(str(folder), FieldError("", "no manifests are there", remedy)))
+            self._unread.append(FileFault(str(folder), FieldError("", "it contains no manifests", remedy)))
         return found
 
     def _read(self, path: Path, at: Duration, runtime: str | None = None) -> None:
-        """Read a file that is applied at a moment, whatever it says itself; its Jobs run so long unless they say it."""
+        """Read a file that is applied at a moment, overriding its own times; `runtime` is for Jobs that have none."""
         read, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in read.objects:
             obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
@@ -334,14 +335,14 @@ def _figures() -> _Figures:
 
 
 def _rendered(platform: Path) -> list[Path]:
-    """The manifests of a platform that is rendered, in order: what decides and who watches come with the simulator."""
+    """Return the manifests of a rendered platform in order, without the engine and monitoring."""
     folder = platform / RENDERED
     found = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
     return [path for path in found if path.relative_to(folder).parts[0] not in NOT_APPLIED]
 
 
 def cluster_file(folder: Path) -> Path:
-    """The cluster of a folder; where it has none, that of our example, which is the guide's."""
+    """Return the cluster file of a folder, or that of our example, which is the guide's."""
     own, example = folder / CLUSTER_FILE, examples_folder()
     return own if own.is_file() or example is None else example / CLUSTER_FILE
 

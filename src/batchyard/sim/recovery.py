@@ -1,10 +1,10 @@
-"""Recovery: how long a gang takes to run as a whole again after a machine under it was lost, and what that costs.
+"""Recovery: how long a gang takes to run in full again after the loss of a machine, and the work lost.
 
-A gang is the pods of a Workload, or of a JobSet without a queue. It is lost with the first machine under one of its
-pods that crashes or that the cloud takes back. It is whole when as many pods run as its Workload holds quota for, or
-without a Workload as ran before. Work that ends unfinished meanwhile is lost as far as it was done since the last
-checkpoint. A gang that must leave for it is a loss of the same kind, listed with the loss that caused it. The watch
-events alone show all of it.
+A gang is the pods of a Workload, or of a JobSet without a queue. Its loss begins with the first machine under one of
+its pods that crashes or is reclaimed by the cloud. It is whole again when as many pods run as its Workload holds quota
+for, or without a Workload, as ran before. Pods that end unfinished meanwhile lose their work since the last checkpoint.
+A gang that is preempted for it is a loss of the same kind, listed under the loss that caused it. All of it is computed
+from watch events alone.
 """
 
 from collections.abc import Iterable
@@ -27,20 +27,20 @@ from batchyard.scheduling.messages import preemptor_uid_of
 
 @dataclass(slots=True)
 class Loss:
-    """What happened to a gang, from the loss until it is whole again."""
+    """The loss of a gang, until it is whole again."""
 
     #: `namespace/name` of its Workload, of its JobSet if that has no queue, or of a pod that belongs to neither.
     gang: str
     lost_at: Instant
-    #: None: it is not whole yet, or ended before it was.
+    #: None: it is not whole yet, or ended before.
     whole_at: Instant | None = None
-    #: The work lost, in time of pods.
+    #: The work lost, in pod time.
     lost_work: Duration = 0
-    #: Those who had to leave for it.
+    #: The gangs that were preempted for it.
     victims: list["Loss"] = field(default_factory=list)
 
     def told(self, start: Instant) -> dict[str, Any]:
-        """In seconds from the start of the world, for JSON."""
+        """Return the loss for JSON, with times in seconds from the start of the world."""
         whole_at = self.whole_at
         return {
             "gang": self.gang,
@@ -54,45 +54,45 @@ class Loss:
 
 @dataclass(slots=True)
 class _Run:
-    """A pod that runs."""
+    """A running pod."""
 
     node: str
     since: Instant
     interval: Duration | None
-    #: Its machine is lost, though its status does not say so yet.
+    #: Its machine is lost, though its status does not show it yet.
     is_lost: bool = False
 
 
 @dataclass(slots=True)
 class _Open:
-    """A loss that is not over, and by uid what pods lose unless they go on to their end."""
+    """An open loss, and by uid the work that pods lose unless they run to their end."""
 
     loss: Loss
     wanted: int
     at_risk: dict[str, Duration] = field(default_factory=dict)
-    #: Who was told to leave goes on for a moment.
+    #: Whether pods have stopped running; preempted pods run until they are deleted.
     has_begun: bool = False
 
 
 class Recoveries:
-    """Follows gangs and machines by their watch events."""
+    """The losses of gangs, maintained from watch events."""
 
     def __init__(self) -> None:
-        #: The losses by machines, in order of time.
+        #: The losses caused by machines, in order of time.
         self.losses: list[Loss] = []
         self._open: dict[str, _Open] = {}
-        #: The pods that run, by gang and uid.
+        #: The running pods, by gang and uid.
         self._runs: dict[str, dict[str, _Run]] = {}
-        #: The gang of a Workload by its uid, and how many pods a gang has when it is whole.
+        #: The gang of each Workload by its uid, and the pod count of each whole gang.
         self._gangs: dict[str, str] = {}
         self._wanted: dict[str, int] = {}
-        #: Jobs and JobSets that say how often they save their work, by uid.
+        #: Jobs and JobSets with a checkpoint interval, by uid.
         self._noted: dict[str, Obj] = {}
-        #: For which gang room was held last on a node.
+        #: The gang that was nominated last to each node.
         self._nominated: dict[str, str] = {}
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
-        """Take note of changes."""
+        """Apply watch events."""
         for event in batch:
             match event.key.kind:
                 case scheme.POD:
@@ -105,7 +105,7 @@ class Recoveries:
                     if _is_gone(event):
                         self._lose(event.key.name, now)
 
-    # --- what changes ---
+    # --- watch events ---
 
     def _on_job(self, event: WatchEvent) -> None:
         if event.key.kind == scheme.JOB_SET and _has_ended(event):
@@ -155,7 +155,7 @@ class Recoveries:
         return _Run(node_of(pod), since, interval)
 
     def _note_run(self, gang: str, uid: str, run: _Run | None, now: Instant, *, is_done: bool) -> None:
-        """A pod runs so now, or not any more; who starts anew has ended as well."""
+        """Record that a pod runs, or that it stopped (None); a restarted pod counts as stopped first."""
         runs = self._runs.setdefault(gang, {})
         known = runs.get(uid)
         if known is not None and (run is None or run.since != known.since):
@@ -172,7 +172,7 @@ class Recoveries:
     # --- losses ---
 
     def _lose(self, node: str, now: Instant) -> None:
-        """A machine is lost, and with it what ran there."""
+        """Record the loss of a machine for all gangs with pods on it."""
         for gang, runs in self._runs.items():
             here = [run for run in runs.values() if run.node == node and not run.is_lost]
             if not here:
@@ -185,7 +185,7 @@ class Recoveries:
             self._look(gang, now)
 
     def _pod_preempted(self, event: WatchEvent, gang: str, now: Instant) -> None:
-        """A scheduler makes a pod leave for those for whom room is held on its node."""
+        """Record that a scheduler preempts a pod for the gang nominated to its node."""
         by = self._nominated.get(node_of(event.obj), "")
         if gang:
             self._preempted(gang, by, now)
@@ -195,14 +195,14 @@ class Recoveries:
             self._open[by].loss.victims.append(Loss(str(event.key), now, lost_work=work))
 
     def _preempted(self, gang: str, by: str, now: Instant) -> None:
-        """A gang must leave for another one; that counts if the other one recovers from a loss."""
+        """Record that a gang is preempted for another; it counts if the other one recovers from a loss."""
         cause = self._open.get(by)
         victim = None if cause is None else self._interrupt(gang, now)
         if cause is not None and victim is not None:
             cause.loss.victims.append(victim)
 
     def _interrupt(self, gang: str, now: Instant) -> Loss | None:
-        """A gang is not whole from now on; its loss, if that is new."""
+        """Open the loss of a gang; return it if it is new."""
         runs, known = self._runs.get(gang, {}), self._open.get(gang)
         current = known or _Open(Loss(gang, now), self._wanted.get(gang, len(runs)))
         self._open[gang] = current
@@ -211,7 +211,7 @@ class Recoveries:
         return current.loss if known is None else None
 
     def _look(self, gang: str, now: Instant) -> None:
-        """Close a loss that is over."""
+        """Close the loss of a gang that is whole again."""
         current = self._open.get(gang)
         if current is None:
             return
@@ -224,7 +224,7 @@ class Recoveries:
 
 
 def _lost_at_end(run: _Run, now: Instant) -> Duration:
-    """What is lost of a run that ends: who was not lost himself may have saved his work since the loss."""
+    """Return the work lost when a pod ends; on an intact machine it may have saved its work since the loss."""
     return max(0, now - run.since) if run.is_lost else lost_work(run.since, run.interval, now)
 
 
@@ -234,19 +234,19 @@ def _gang_of(event: WatchEvent) -> str:
 
 
 def _has_ended(event: WatchEvent) -> bool:
-    """Whether a JobSet is gone, or at its end."""
+    """Whether a JobSet is deleted, or in a terminal state."""
     return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
 def _pods_of(workload: WorkloadView) -> int:
-    """How many pods a Workload has when it is whole."""
+    """Return the pod count of a whole Workload."""
     if workload.quota_reserved:
         return sum(holding.pods for holding in workload.holdings)
     return sum(workload.counts)
 
 
 def _is_new(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Whether a condition has come to hold for that reason."""
+    """Whether a condition became true for that reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False
@@ -254,7 +254,7 @@ def _is_new(event: WatchEvent, kind: str, reason: str) -> bool:
 
 
 def _is_gone(event: WatchEvent) -> bool:
-    """Whether a machine is lost or told to go off, or what is known of it is gone."""
+    """Whether a machine is lost or shutting down, or its Node is deleted."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)

@@ -1,8 +1,8 @@
-"""What of a cluster's objects is kept in a snapshot: nothing that could be a secret, and names if they may be told.
+"""Redaction of objects in a snapshot: removes possible secrets, and replaces names by hashes on request.
 
-`bare` leaves out what nobody decides by: the environment of containers, who wrote which field. `Redaction` besides
-writes hashes for names, the same for the same name, and leaves out free texts. So what hangs together by names still
-does; what only the order of names decides may come out otherwise.
+`bare` removes fields that no decision depends on: the environment of containers, and managedFields. `Redaction` also
+replaces names by hashes, the same for the same name, and removes free texts. References by name stay intact. Decisions
+that depend on the order of names may differ.
 """
 
 import re
@@ -20,7 +20,7 @@ from batchyard.sim.state_document import LAST_APPLIED
 
 _CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _ENVIRONMENT: Final = frozenset({"env", "envFrom"})
-#: Fields whose texts are names, or texts that hold some.
+#: Fields whose texts are names, or contain names.
 _NAMES: Final = frozenset(
     {
         *("name", "names", "namespace", "namespaces", "generateName", "hostname", "hostnameOverride", "subdomain"),
@@ -34,15 +34,15 @@ _NAMES: Final = frozenset(
         *("pool", "placementGroup", "reservation", "resizeRequest", "provisioningRequest"),
     }
 )
-#: Maps from something to names: label values, the flavors of resources.
+#: Mappings to names: label values, the flavors of resources.
 _NAMED: Final = frozenset({"labels", "matchLabels", "nodeLabels", "nodeSelector", "flavors"})
 _VALUES: Final = frozenset({"values", "value"})
-#: What becomes of a request for capacity, by names of the cloud's; these tell no names.
+#: The details of a ProvisioningRequest, by keys of the cloud; the values of these keys are not names.
 _DETAILS: Final = "provisioningClassDetails"
 _PLAIN_DETAILS: Final = frozenset({"AcceleratorType", "ProvisioningMode", "SelectedZone"})
-#: Numbers, yes and no, and uids name nobody.
+#: Numbers, booleans and uids, which are not names.
 _PLAIN: Final = re.compile(r"\d*|true|false|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Texts that people write, and addresses.
+#: Free texts and addresses.
 _LEFT_OUT: Final = frozenset(
     {
         *("message", "description", "command", "args", "image", "images", "imageID", "volumes", "volumeMounts"),
@@ -53,7 +53,7 @@ _LEFT_OUT: Final = frozenset(
     }
 )
 _SERVICE_ADDRESSES: Final = frozenset({"clusterIP", "clusterIPs"})
-#: What is written there is of Kubernetes and its clouds, not of whoever has the cluster.
+#: Labels whose values come from Kubernetes and the cloud provider, not from the cluster's owner.
 _PUBLIC_LABELS: Final = frozenset(
     {
         *("kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/instance-type"),
@@ -77,7 +77,7 @@ _OURS: Final = (
 
 
 def bare(obj: Obj) -> Obj:
-    """An object without what could be secret and is needed by nobody here."""
+    """Return an object without fields that could be secret and that no decision depends on."""
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
@@ -106,13 +106,13 @@ def _without_environment(value: Any, *, is_container: bool = False) -> Any:
 
 
 class Redaction:
-    """Hashes for names, by a key of the snapshot: without it nobody can try names out."""
+    """Replaces names by keyed hashes; without the key, names cannot be found by trying."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def hashed(self, name: str) -> str:
-        """What is written for a name."""
+        """Return the hash of a name; public names, numbers and uids stay as they are."""
         if name in _PUBLIC or name.startswith("system-") or _PLAIN.fullmatch(name):
             return name
         namespace, slash, rest = name.partition("/")
@@ -121,7 +121,7 @@ class Redaction:
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
     def redacted(self, obj: Obj) -> Obj:
-        """An object without names and free texts; how long it says that it runs is kept."""
+        """Return an object without names and free texts; its run time is kept."""
         found: Obj = self._value("", _with_runtime(obj))
         return found
 
@@ -141,7 +141,7 @@ class Redaction:
         return self._named(value) if field in _NAMES else value
 
     def _field(self, key: str, value: Any, within: Mapping[str, Any]) -> Any:
-        """A field of an object; some are names only beside others."""
+        """Return a redacted field; some fields are names only in combination with others."""
         if key in _VALUES and within.get("key") not in _PUBLIC_LABELS:
             return [self._named(each) for each in value] if isinstance(value, list) else self._named(value)
         if key == "name" and _is_of_resource(within):
@@ -152,11 +152,11 @@ class Redaction:
         return self.hashed(value) if isinstance(value, str) else value
 
     def _annotation(self, key: str, text: str) -> str:
-        is_word = key.startswith("batchyard.dev/") or "topology" in key  # the key of a label
+        is_word = key.startswith("batchyard.dev/") or "topology" in key  #  the key of a label
         return text if is_word else self.hashed(text)
 
 
-#: Beside these a name is that of a resource.
+#: A name beside one of these fields is that of a resource.
 _OF_RESOURCES: Final = frozenset({"nominalQuota", "borrowingLimit", "lendingLimit", "total", "borrowed"})
 
 
@@ -165,17 +165,17 @@ def _is_of_resource(within: Mapping[str, Any]) -> bool:
 
 
 def _is_left_out(field: str, value: Any) -> bool:
-    """Addresses of Services too, but that they have none (`None`)."""
+    """Whether a field is left out; the address of a Service stays if it is `None`."""
     return field in _LEFT_OUT or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 
 def _whole(values: Mapping[str, Any]) -> list[str]:
-    """The names of a level of a topology, of which the parts that all share are written once."""
+    """Return the full names of the domains of a topology level, whose common prefix and suffix are stored once."""
     return [f"{values.get('prefix') or ''}{root}{values.get('suffix') or ''}" for root in values["roots"]]
 
 
 def _with_runtime(obj: Obj) -> Obj:
-    """The object with what its containers sleep for as an annotation: their commands are left out."""
+    """Return the object with the sleeping time of its containers as an annotation, because commands are left out."""
     pod_spec = _pod_spec(obj)
     if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
         return obj
@@ -188,7 +188,7 @@ def _with_runtime(obj: Obj) -> Obj:
 
 
 def _pod_spec(obj: Obj) -> Mapping[str, Any] | None:
-    """What its pods are, of a kind that has one sort of them."""
+    """Return the pod spec of a kind that has a single pod template."""
     spec: Mapping[str, Any] = obj.get("spec") or {}
     match obj["kind"]:
         case "Pod":

@@ -1,4 +1,4 @@
-"""The page of a run as one file: the models that a platform that runs has, of a world at its end."""
+"""The HTML page of a run as one file: the dashboard of a running platform, for a world at its end."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ from batchyard.sim.world import World
 
 
 class Reporter:
-    """To be made before a run begins, so that nothing of it is missed."""
+    """Records the history of a run for its page; create it before the run begins."""
 
     def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
-        """`there` are the objects that it began with."""
+        """`there` are the initial objects."""
         self._world = world
         self._history = History(world.kernel.now, self._queue_of, RUN_LIMITS)
         self._history.observe(there)
         world.client.subscribe(self._history.observe)
 
     def html(self, now: Instant, costs: Statement | None) -> str:
-        """The report, as things stand; `now` is what ages are counted to."""
+        """Return the page of the current state; ages are counted to `now`."""
         world = self._world
         time = Time(lambda: now, 0)
         return report(Pages(world.client, world.platform.index, self._history, time, lambda: costs, whole=True))
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """The ClusterQueue of a LocalQueue, as the platform knows it that runs now: one may take another's place."""
+        """Return the ClusterQueue of a LocalQueue from the current platform, which a crash may have replaced."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

@@ -1,6 +1,6 @@
-"""What a run came to, as frozen values: small rows for reading, the whole objects behind them.
+"""The result of a run, as frozen values: small rows for display, and the whole objects behind them.
 
-Rows are made when they are first asked for, so that a large run pays for none that nobody reads.
+Rows are computed on first access, so that a large run does not pay for unused ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ from batchyard.sim.waits import Waits
 
 
 class Ending(StrEnum):
-    """Why a run ended."""
+    """The reason why a run ended."""
 
-    IDLE = "idle"  # nothing was left to happen
+    IDLE = "idle"  #  no more events were scheduled
     HORIZON = "horizon"
-    LOOP = "loop"  # Workloads preempted each other for ever, and the run was to end then
-    BOUND = "bound"  # it would have gone on beyond all reason
+    LOOP = "loop"  #  Workloads preempted each other endlessly, and the run was configured to stop then
+    BOUND = "bound"  #  it reached the maximum length of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A write of the scenario that the API refused."""
+    """A write of the scenario that the API rejected."""
 
     verb: str
     key: Key
@@ -45,13 +45,13 @@ class Refusal:
     message: str
 
     def __str__(self) -> str:
-        """`update Workload.kueue.x-k8s.io ns/name: reason: message`."""
+        """Return `update Workload.kueue.x-k8s.io ns/name: reason: message`."""
         return f"{self.verb} {self.key.kind} {self.key}: {self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueueRow:
-    """A ClusterQueue at the end: how many wait in it, and how many are admitted."""
+    """A ClusterQueue at the end, with the numbers of its pending and admitted Workloads."""
 
     name: str
     cohort: str
@@ -75,11 +75,11 @@ class LocalQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A Workload at the end; `waited` and `preemptions` are of its whole life, in seconds and times."""
+    """A Workload at the end; `waited` (seconds) and `preemptions` count over its whole life."""
 
     namespace: str
     name: str
-    #: The Job or JobSet it stands for; the Workload's own name if it stands for none.
+    #: The Job or JobSet that owns it; the Workload's own name if it has no owner.
     owner: str
     queue: str
     cluster_queue: str
@@ -87,14 +87,14 @@ class WorkloadRow:
     priority: int
     waited: float
     preemptions: int
-    #: Why it waits, where it does.
+    #: Why it is pending; empty for others.
     why: str
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A Job at the end, as kubectl shows it; the duration is in seconds, None if it never started."""
+    """A Job at the end, as kubectl prints it; the duration is in seconds, None if it never started."""
 
     namespace: str
     name: str
@@ -106,7 +106,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many Workloads are where at the end, and what happened to them on the way."""
+    """The numbers of Workloads by their state at the end, and of preemptions and evictions during the run."""
 
     finished: int
     admitted: int
@@ -117,17 +117,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     scenario: str
-    #: How long the run took in virtual time: to the horizon, or to the last that happened.
+    #: The length of the run in seconds of virtual time: to the horizon, or to the last event.
     duration: float
     ending: Ending
-    #: All events in order; empty if they were not to be recorded.
+    #: All events in order; empty if they were not recorded.
     events: Sequence[Event]
     loops: Sequence[PreemptionLoop]
     refused: Sequence[Refusal]
-    #: The faults of the scenario that met nobody when their time came.
+    #: The faults of the scenario whose target did not exist at their time.
     missed: Sequence[ScheduledFault]
     warnings: Sequence[str]
     counts: Counts
@@ -136,40 +136,40 @@ class Result:
     #: The instant of the end; ages are counted to it.
     now: Instant
     waits: Waits
-    #: What the machines cost; None in a world without a cluster.
+    #: The cost of the machines; None in a world without a cluster.
     costs: Statement | None = None
-    #: The gangs that lost a machine, and how long each took to be whole again.
+    #: The gangs that lost a machine, with the time until each was whole again.
     losses: Sequence[Loss] = ()
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:
-        """The ClusterQueues."""
+        """Return the ClusterQueues."""
         return tuple(map(_cluster_queue_row, self.objects[scheme.CLUSTER_QUEUE]))
 
     @cached_property
     def local_queues(self) -> Sequence[LocalQueueRow]:
-        """The LocalQueues."""
+        """Return the LocalQueues."""
         return tuple(map(_local_queue_row, self.objects[scheme.LOCAL_QUEUE]))
 
     @cached_property
     def workloads(self) -> Sequence[WorkloadRow]:
-        """The Workloads."""
+        """Return the Workloads."""
         return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
 
     @cached_property
     def jobs(self) -> Sequence[JobRow]:
-        """The Jobs, those of JobSets among them."""
+        """Return the Jobs, including those of JobSets."""
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
 def refusal_of(write: Write, error: ApiError) -> Refusal:
-    """What the API said to a write."""
+    """Return a rejected write with the API's reason and message."""
     key = write.key if isinstance(write, Delete) else _key(write.obj)
     return Refusal(type(write).__name__.lower(), key, error.reason, str(error))
 
 
 def _key(obj: Obj) -> Key:
-    """The key of an object, with the start of its name where the name was still to be made."""
+    """Return the key of an object; without a name, generateName takes its place."""
     metadata = obj["metadata"]
     return key_of(obj if metadata.get("name") else with_metadata(obj, name=metadata.get("generateName", "")))
 
@@ -225,7 +225,7 @@ def _owner(obj: Obj, view: WorkloadView) -> str:
 
 
 def _why(obj: Obj) -> str:
-    """The message of the condition that says why a Workload has no quota."""
+    """Return the message of a Workload's QuotaReserved condition."""
     condition = find_condition(obj, "QuotaReserved")
     return str(condition["message"]) if condition else ""
 

@@ -1,9 +1,9 @@
-"""Scenarios: ordinary manifests, with annotations that say when they are applied and deleted.
+"""Scenarios: ordinary manifests, with annotations for when they are applied and deleted.
 
-Format: an optional first document of kind Scenario configures the run; `batchyard.dev/submit-at` and
-`batchyard.dev/delete-at` on any object say when, counted from the start. A later document of an object that is there
-already is an update. Of one moment Namespaces come first; those that are used but not given exist from the start. A
-document of kind Cluster describes the nodes; without one, pods run anywhere at once.
+Format: an optional first document of kind Scenario configures the run. `batchyard.dev/submit-at` and
+`batchyard.dev/delete-at` on any object give the times, counted from the start. A later document of an existing object
+is an update. Namespaces come first in their moment; those that are used but not given exist from the start. A document
+of kind Cluster describes the nodes; without one, pods start at once and need no node.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,18 +36,17 @@ from batchyard.sim.faults.faults import (
     read_faults,
 )
 
-# --- annotated ---
+# --- annotations ---
 #
-# What annotations say of simulated pods: how long they run, how they end, how often they save their work.
-#
-# They may stand on a Pod, a Job, a JobSet or a Workload, and on the templates within.
+# Annotations of simulated pods: their run time, their exit code, and their checkpoint interval. They may be on a Pod, a
+# Job, a JobSet or a Workload, and on the templates within.
 
 
 _EXIT_CODE_MAX: Final = 255
 
 
 def annotation_faults(obj: Obj) -> Iterator[FieldError]:
-    """What is wrong with such annotations of an object and its templates."""
+    """Yield the errors in these annotations of an object and its templates."""
     for path, metadata in _annotated(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             place = f"{path}metadata.annotations[{name}]"
@@ -58,7 +57,7 @@ def annotation_faults(obj: Obj) -> Iterator[FieldError]:
 
 
 def _annotated(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """The metadata of an object and of the templates within, each with the path before it."""
+    """Yield the metadata of an object and of the templates within, each with its path prefix."""
     yield path, obj.get("metadata") or {}
     spec = obj.get("spec") or {}
     if isinstance(spec.get("template"), dict):
@@ -75,7 +74,7 @@ def _duration_faults(place: str, text: str, *, can_be_zero: bool) -> Iterator[Fi
         yield FieldError(place, problem, remedy)
         return
     if not duration and not can_be_zero:
-        yield FieldError(place, "work cannot be saved all the time", "give a duration such as 5m, or leave it out")
+        yield FieldError(place, "the checkpoint interval cannot be 0", "give a duration such as 5m, or leave it out")
 
 
 def _number(text: str) -> int:
@@ -85,29 +84,29 @@ def _number(text: str) -> int:
 
 # --- fault targets ---
 #
-# What the faults of a scenario are aimed at, against the Cluster: what is not there would never go wrong.
+# Checks the targets of a scenario's faults against the Cluster: a fault without a target would never happen.
 
 
 class Targets(NamedTuple):
-    """What there is for faults to meet, at some time of the scenario."""
+    """The possible targets of faults, at any time of the scenario."""
 
-    #: All that is said of the Cluster: as it is from the start, and as it is changed later.
+    #: All versions of the Cluster: the initial one, and later changes.
     clusters: Sequence[Obj]
     has_nodes: bool
 
     def pools(self) -> dict[str, Any]:
-        """The pools by name; one of Spot machines if it ever is."""
+        """Return the pools by name; a pool that ever has Spot machines counts as Spot."""
         rows = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
         return {row["name"]: row for row in sorted(rows, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
-        """Whether pools are made whose names are not known yet."""
+        """Whether pools can be created automatically, with names that are not known yet."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
 
 def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterator[FieldError]:
-    """All that faults are aimed at and that is not there, with its place."""
+    """Yield the faults whose target does not exist, with its path."""
     for fault in faults:
         path, action = fault.path, fault.action
         if isinstance(action, Conflicts | Restart):
@@ -115,7 +114,7 @@ def target_faults(faults: Sequence[ScheduledFault], targets: Targets) -> Iterato
         if not targets.clusters:
             if not (isinstance(action, Drain) and targets.has_nodes):
                 remedy = "add a document of kind Cluster, or drop the fault"
-                yield FieldError(path, "there is no Cluster, so it would meet nobody", remedy)
+                yield FieldError(path, "without a Cluster the fault has no target", remedy)
             continue
         yield from _found_faults(action, path, targets)
 
@@ -145,7 +144,7 @@ def _spot_faults(name: str, path: str, targets: Targets) -> Iterator[FieldError]
     pool = targets.pools().get(name)
     if pool is not None and pool.get("provisioning") != "spot":
         provisioning = pool.get("provisioning", "standard")
-        problem = f"the machines of {name!r} are {provisioning}, so nobody takes them back"
+        problem = f"the machines of {name!r} are {provisioning}; only Spot machines are reclaimed"
         yield FieldError(path, problem, "name a pool with `provisioning: spot`, or use fail")
 
 
@@ -163,30 +162,30 @@ def _unknown(path: str, what: str, name: str, known: Collection[str]) -> FieldEr
 
 # --- wait for pods ready ---
 #
-# A scenario's `waitForPodsReady`: as in Kueue's Configuration, but off where nobody asks for it.
+# A scenario's `waitForPodsReady`: as in Kueue's Configuration, but off by default.
 
 
 PATH: Final = "spec.waitForPodsReady"
 
 
 def pods_ready_policy(asked: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
-    """How long pods may take to be ready, as asked for; None: as long as they like."""
+    """Return the policy for pods that are not ready in time; None without a time limit."""
     return kueue_configuration.pods_ready_policy(asked) if asked is not None and asked["enable"] else None
 
 
 def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """What is wrong with it beside its structure: without any time nobody would ever be ready in time."""
+    """Yield the errors beyond the schema: with a timeout of 0 every Workload would be evicted."""
     if asked is not None and not parse_duration(asked["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
         yield faults.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
 
 
-#: No run goes on for longer, whatever keeps happening in it.
+#: The maximum length of a run.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
 class Step(NamedTuple):
-    """Something that is done at a moment: objects applied in order, then objects deleted."""
+    """The actions of one moment: objects to apply in order, then objects to delete."""
 
     at: Duration
     apply: Sequence[Obj]
@@ -195,49 +194,49 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens when, and how the run is configured."""
+    """The steps, the faults and the configuration of a run."""
 
     steps: Sequence[Step]
     name: str = ""
-    #: What Kueue's Configuration says about decisions.
+    #: The part of Kueue's Configuration that affects scheduling.
     kueue: KueueSettings = SIMULATED
-    #: Stop here at the latest; None: when nothing is left to happen.
+    #: The end of the run at the latest; None: when no more events are scheduled.
     horizon: Duration | None = None
-    #: What goes wrong.
+    #: The injected faults.
     faults: Sequence[ScheduledFault] = ()
-    #: Whether gangs that lost a machine get those of others of lower priority.
+    #: Whether gangs that lost a machine take machines of gangs of lower priority.
     hotswap: bool = True
-    #: Where pods run; None: anywhere.
+    #: The Cluster on which pods run; None: anywhere.
     cluster: Obj | None = None
-    #: How long pods run for which nothing else gives a run time; None: as the Cluster has it.
+    #: The run time of pods that have no other one; None: that of the Cluster.
     runtime: Duration | None = None
-    #: How many objects of each kind are applied.
+    #: The number of applied objects by kind.
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def fair_sharing(self) -> bool:
-        """Whether queues share what they lend fairly."""
+        """Whether fair sharing is on."""
         return self.kueue.policy.fair_sharing
 
     @property
     def pods_ready(self) -> PodsReadyPolicy | None:
-        """How long pods may take to be ready; None: as long as they like."""
+        """Return the policy for pods that are not ready in time; None without a time limit."""
         return self.kueue.pods_ready
 
 
 class FileFault(NamedTuple):
-    """What is wrong with a file as a whole."""
+    """An error of a file as a whole."""
 
     source: str
     error: FieldError
 
     def __str__(self) -> str:
-        """`file: what is wrong; what would be right`."""
+        """Return `file: problem; remedy`."""
         return f"{self.source}: {self.error}"
 
 
 class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
-    """The manifests cannot be run; `faults` says why, all of it."""
+    """The manifests cannot be run; `faults` holds all errors."""
 
     def __init__(self, faults: Sequence[Fault | FileFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
@@ -245,9 +244,11 @@ class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
 
 
 def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there: Obj | None = None) -> Scenario:
-    """The scenario of a set of manifests; InvalidScenario with every fault at once, those of unread files included.
+    """Build the scenario of a set of manifests.
 
-    `there` is the Cluster that is there when it begins: another of its name changes it.
+    Raises InvalidScenario with all errors at once, those of unread files included. `there` is a Cluster that exists at
+    the
+    start: a document of the same name changes it.
     """
     faults = [*manifests.faults, *_platform_faults(manifests.objects)]
     config: dict[str, Any] = {}
@@ -308,19 +309,21 @@ def _is_content(obj: Obj) -> bool:
 
 
 def _platform_faults(objects: Iterable[Manifest]) -> Iterator[Fault]:
-    """A Platform is what manifests are made of, and none itself."""
-    remedy = "write what it comes to with `batchyard platform render`, and give that"
-    error = FieldError("", "a Platform is not simulated itself", remedy)
+    """Yield an error for each Platform: it has to be rendered to manifests first."""
+    remedy = "render it with `batchyard platform render` and give the result"
+    error = FieldError("", "a Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
 def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[Fault]:
-    """A Cluster that is applied later must change the one there is."""
+    """Yield an error for each later Cluster that does not change the initial one."""
     name = None if cluster is None else cluster["metadata"]["name"]
     for manifest in later:
         if manifest.obj["metadata"]["name"] != name:
-            problem = "there is no Cluster of this name from the start, which it could change"
-            yield manifest.fault(FieldError("metadata.name", problem, "name that one, or leave out when it is applied"))
+            problem = "no Cluster of this name exists at the start"
+            yield manifest.fault(
+                FieldError("metadata.name", problem, "use the name of the initial one, or drop the time of the change")
+            )
 
 
 def _staying_faults(cluster: Obj) -> Iterator[FieldError]:
@@ -332,9 +335,9 @@ def _staying_faults(cluster: Obj) -> Iterator[FieldError]:
 def _dropped_pools(
     cluster: Obj | None, applied: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
-    """The pools that a changed Cluster does not list any more, with the moment at which they go.
+    """Yield the pools that a changed Cluster no longer lists, with the moment of their deletion.
 
-    One that lists no pools at all has nothing to say of them.
+    A change without a list of pools keeps all of them.
     """
     before = cluster
     for at in sorted(applied):
@@ -351,12 +354,12 @@ def _pool_keys(cluster: Obj | None) -> list[Key]:
 
 
 def run_length(given: str | float) -> Duration:
-    """How long a run goes on at most, from a text or from seconds; ValueError says why no run can be as long."""
+    """Return the maximum length of a run, given as a text or in seconds; ValueError if it is invalid."""
     duration = parse_duration(given) if isinstance(given, str) else given * SECOND
     if duration > VIRTUAL_TIME_MAX:
         raise ValueError(f"{given} is more than ten years; stop earlier")
-    if not duration >= 0:  # which NaN is not either
-        raise ValueError(f"{given} is no length of a run; give seconds from 0 on, or a text such as '2h'")
+    if not duration >= 0:  #  true for NaN as well
+        raise ValueError(f"{given} is not a run length; give seconds from 0 on, or a text such as '2h'")
     return round(duration)
 
 
@@ -379,7 +382,7 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
 
 
 def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: list[Fault]) -> dict[str, Any]:
-    """What Kueue's Configuration says, if there is one; queues share fairly if it says so or the Scenario."""
+    """Return the settings of Kueue's Configuration, if any; fair sharing is on if it or the Scenario says so."""
     found = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     again = FieldError("", "Kueue has a Configuration already", "keep one of them")
     faults += [manifest.fault(again) for manifest in found[1:]]
@@ -387,7 +390,7 @@ def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: 
     if not found:
         return {}
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
-        problem = "Kueue's Configuration says this already"
+        problem = "it is already set by Kueue's Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "keep one of them")))
     said = settings_of(found[0].obj)
     return {"kueue": said.sharing_fairly() if _is_fair(settings) else said}
@@ -403,7 +406,7 @@ def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | No
 
 
 def _is_named(manifest: Manifest, faults: list[Fault]) -> bool:
-    """Whether what is to be deleted can be found again: a name that the API makes is not known beforehand."""
+    """Whether an object to delete has a name; a name generated by the API is not known beforehand."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"

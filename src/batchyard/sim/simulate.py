@@ -1,4 +1,4 @@
-"""Runs manifests in virtual time and returns what came of it.
+"""Runs manifests in virtual time and returns the result.
 
     from batchyard import simulate
 
@@ -6,7 +6,7 @@
     for workload in result.workloads:
         print(workload.owner, workload.status, f"waited {workload.waited} s")
 
-`simulate` does it in one call. `Simulation` does the same in slices, for those who show how far it is.
+`simulate` does it in one call. `Simulation` does the same in slices, for callers that show progress.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ KINDS_SHOWN: Final = (
 
 
 class OnLoop(StrEnum):
-    """What to do when Workloads preempt each other for ever: leave them as they are and go on, or end the run."""
+    """The reaction to Workloads that preempt each other endlessly: continue, or end the run."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -47,16 +47,16 @@ class OnLoop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run a scenario."""
+    """The options of a run."""
 
-    #: Stop here, whatever the scenario says of its horizon.
+    #: Stops the run here; overrides the scenario's horizon.
     until: Duration | None = None
-    #: Fixes the uids that are made, and with them what only uids decide.
+    #: Fixes the generated uids, and the decisions that depend on uids alone.
     seed: int = 0
     on_loop: OnLoop = OnLoop.CONTINUE
     #: Called with each record of the event log as it happens.
     sink: Callable[[Record], None] = ignore_record
-    #: What is there when the run begins; times count from then. None: nothing.
+    #: The initial state, from whose instant times count; None: empty.
     state: State | None = None
 
 
@@ -71,12 +71,13 @@ def simulate(
 ) -> Result:
     """Run manifests in virtual time.
 
-    Sources are files, folders (all manifests below), texts of manifests (of more than one line, or JSON), or objects
-    as dicts. `until` ends the run (`"2h"`, or seconds); without it the scenario's horizon does, or that nothing is
-    left to happen. `events` is called with each event as it happens; `record=False` keeps none in the result, which
-    spares time and memory in large runs.
+    Sources are files, folders (all manifests below), texts of manifests (of more than one line, or JSON), or objects as
+    dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no more
+    events are scheduled. `events` is called with each event as it happens. `record=False` keeps no events in the
+    result,
+    which saves time and memory in large runs.
 
-    Raises InvalidScenario with everything that is wrong with the sources.
+    Raises InvalidScenario with all errors in the sources.
 
     >>> result = simulate("examples/first-steps")
     >>> [(workload.owner, workload.status, workload.waited) for workload in result.workloads]
@@ -95,14 +96,14 @@ def simulate(
 
 
 def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
-    """The scenario of files, folders, texts and objects, and what is to be said about it."""
+    """Read the scenario of files, folders, texts and objects; return it with the warnings."""
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
     return make_scenario(manifests, unread), manifests.warnings
 
 
 class Simulation:
-    """One run of a scenario, in as many slices as one likes: the result does not depend on them."""
+    """One run of a scenario, in any number of slices: the result does not depend on them."""
 
     def __init__(self, scenario: Scenario, options: Options = Options()) -> None:
         self.scenario = scenario
@@ -118,7 +119,7 @@ class Simulation:
             self.world.kernel.call_at(self._end, let_time_pass)
 
     def advance(self, steps_max: int | None = None) -> bool:
-        """Go on, for so many pieces of work at most; whether there is more to do."""
+        """Run at most `steps_max` kernel steps; return whether the run continues."""
         if self._ending is not None:
             return False
         kernel = self.world.kernel
@@ -133,14 +134,14 @@ class Simulation:
         return False
 
     def result(self) -> Result:
-        """What it came to. When first asked, it settles what is still to be written, and ends the event log."""
+        """Return the result. The first call flushes pending writes and ends the event log."""
         assert self._ending is not None, "a run has a result once it has ended"
         if self._result is None:
             self._result = self._settled(self._ending)
         return self._result
 
     def _opened(self, state: State | None) -> Books | None:
-        """The books of a world with machines."""
+        """Return the books of a world with machines; None without machines."""
         there = () if state is None else state.of_kind(scheme.CLUSTER)
         if self.scenario.cluster is None and not there:
             return None
@@ -178,9 +179,9 @@ class Simulation:
         return Ending.IDLE if self.world.kernel.next_instant() is None else Ending.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
-        """The horizon, or where a loop ended the run; else the last moment at which anything happened.
+        """Return the end of the log: the horizon, or the instant of a loop that ended the run, else the last event.
 
-        Controllers write some of what they have to say a moment later; that is no part of what happened.
+        Some controllers write reports a moment later, which do not count as events.
         """
         if self._ending in (Ending.HORIZON, Ending.LOOP):
             return self.world.kernel.now()
@@ -200,12 +201,12 @@ def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
 
 
 def _pods_shown(world: World) -> list[Obj]:
-    """The pods of their own, and those of Jobs that fit no node."""
+    """Return the pods without a controller, and those that fit no node."""
     return [pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unplaced]
 
 
 def _last_change(obj: Obj) -> Instant:
-    """When a Workload or a Job came, or last got or lost something; not when it was last told why it waits."""
+    """Return when a Workload or Job was created or a condition last became true; pending reasons do not count."""
     status = obj.get("status") or {}
     times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
     return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))

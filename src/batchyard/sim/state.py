@@ -1,7 +1,7 @@
-"""States: all objects of a platform at an instant, from which a simulated world goes on (batchyard.sim.world).
+"""States: all objects of a platform at an instant, from which a simulated world can start (batchyard.sim.world).
 
-What runs goes on for as long as it had left: pods and Workloads say since when they run. A state that was read from a
-file or a cluster holds no Leases, Events and Secrets: nobody decides by them.
+Running pods and Workloads continue for their remaining time, because the objects record their start. A state read from
+a file or a cluster holds no Leases, Events and Secrets: no decision depends on them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,50 +15,50 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
 from batchyard.store.log import Recovered
 
-#: What is left out where a state is read from elsewhere.
+#: The kinds that are left out of a state read from elsewhere.
 LEFT_OUT: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """See the module."""
+    """The objects of a platform at an instant, and the settings of its scheduler."""
 
-    #: When it was so.
+    #: The instant of the state.
     at: Instant
     #: The revision of the last change.
     revision: int
     objects: Mapping[Key, Obj]
-    #: What users applied last, as the manifests said it.
+    #: The manifests that users applied last.
     applied: Mapping[Key, Obj] = field(default_factory=dict)
-    #: Kinds that whoever read it might not list: nothing is known of their objects.
+    #: Kinds that the reader was not allowed to list, so that their objects are unknown.
     unread: Sequence[str] = ()
-    #: Kueue's Configuration there, if it is known, and what is decided by.
+    #: Kueue's Configuration, if it is known, and the settings used for scheduling.
     configuration: Obj | None = None
     kueue: KueueSettings = SIMULATED
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there are nodes, or a Cluster that says which there could be."""
+        """Whether there are nodes, or a Cluster that describes them."""
         return any(key.kind in {scheme.NODE, scheme.CLUSTER} for key in self.objects)
 
     @property
     def cluster(self) -> Obj | None:
-        """The Cluster, if there is one. It looks through all objects."""
+        """Return the Cluster, or None. It scans all objects."""
         return next(iter(self.of_kind(scheme.CLUSTER)), None)
 
     def of_kind(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind, in no particular order."""
+        """Return all objects of a kind, in no particular order."""
         return [obj for key, obj in self.objects.items() if key.kind == kind]
 
     def recovered(self) -> Recovered:
-        """What a store goes on from."""
+        """Return the content from which a store starts."""
         return Recovered(self.revision, self.objects, ())
 
     def shown(self) -> list[WatchEvent]:
-        """The objects as if each were added now, kind by kind: what controllers are shown after a restart."""
+        """Return the objects as ADDED events, as a controller receives them after a restart."""
         return as_added(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
 
 
 def as_added(objects: Iterable[Obj]) -> list[WatchEvent]:
-    """Objects that were there before, told as if each were added now."""
+    """Return ADDED events for existing objects."""
     return [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects]

@@ -1,7 +1,8 @@
-"""States as lists of objects, as `kubectl get -o yaml` writes them and API servers answer with.
+"""States as lists of objects, in the format of `kubectl get -o yaml` and of API servers.
 
-A state that was written by batchyard says when it was taken, in an annotation of the list. Of others it is the latest
-instant that any of its objects tells. What lacks a uid, a revision or a birth gets one, so that manifests do too.
+A state written by batchyard holds the time of the snapshot, in an annotation of the list. For other lists it is the
+latest timestamp in the objects. Objects without a uid, a revision or a creation time get one, so that plain manifests
+work too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +23,15 @@ from batchyard.sim.files import Source, ends_of, is_text, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
 
-#: On a list: when its objects were so.
+#: Annotation of a list: the time at which its objects were read.
 TAKEN_AT: Final = "batchyard.dev/taken-at"
-#: On a list: the kinds that could not be listed, with commas.
+#: Annotation of a list: the kinds that could not be listed, separated by commas.
 UNREAD: Final = "batchyard.dev/not-read"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def read_state(source: Source) -> State:
-    """The state of a file; InvalidScenario with everything that is wrong with it."""
+    """Read the state of a file; raises InvalidScenario with all errors."""
     faults: list[FileFault] = []
     objects: list[Obj] = []
     at: Instant | None = None
@@ -45,24 +46,24 @@ def read_state(source: Source) -> State:
                 objects += _known(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
         remedy = "give what `kubectl get --output yaml` writes, or a list of manifests"
-        faults.append(FileFault(str(source), FieldError("", "no objects are in it", remedy)))
+        faults.append(FileFault(str(source), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
     return state_of(objects, at, tuple(unread))
 
 
 def is_state(source: Source) -> bool:
-    """Whether a file is a state that was taken: a list that says when, at its beginning or its end."""
+    """Whether a file is a snapshot: a list with the time of the snapshot at its beginning or its end."""
     if isinstance(source, Mapping) or is_text(str(source)):
         return False
     return any(TAKEN_AT in end for end in ends_of(Path(source)))
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
-    """The state of objects in their storage version; at the latest instant that they tell if none is given.
+    """Build the state of objects in their storage version; by default at the latest timestamp in them.
 
-    One that is given holds even where others wrote what lies ahead of it, by clocks of their own; but nothing was made
-    later than that.
+    A given time is kept even if other clients wrote later timestamps by clocks of their own. Only a later creation time
+    moves it.
     """
     kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
     configurations = [kept.pop(key) for key in list(kept) if key.kind == CONFIGURATION]
@@ -80,7 +81,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
 
 
 def document_of(state: State) -> dict[str, Any]:
-    """The state as a list."""
+    """Return the state as a list."""
     items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
     items += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread)
@@ -88,7 +89,7 @@ def document_of(state: State) -> dict[str, Any]:
 
 
 def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
-    """What a list says of itself: when and of which revision it is, and what could not be read."""
+    """Return the metadata of a list: its time, its revision, and the kinds that could not be read."""
     annotations = {TAKEN_AT: format_time(at), **({UNREAD: ",".join(unread)} if unread else {})}
     return {"resourceVersion": str(revision), "annotations": annotations}
 
@@ -100,7 +101,7 @@ def _unread(value: Any) -> Sequence[str]:
 
 
 def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
-    """The objects of a document, and when it was taken, if it says so."""
+    """Return the objects of a document, and the time of the snapshot, if it is recorded."""
     if not isinstance(value, Mapping):
         return (), None
     items = value.get("items")
@@ -111,10 +112,10 @@ def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
 
 
 def _known(obj: Obj, place: str, faults: list[FileFault]) -> Sequence[Obj]:
-    """An object of a kind that is known, in its storage version; one that never was stored is checked as a manifest."""
+    """Return an object of a known kind in its storage version; one that was never stored is validated as a manifest."""
     info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     if info is None:
-        return ()  # clusters hold much that nobody here looks at
+        return ()  #  clusters contain many kinds that are not used here
     metadata = obj.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
         return (received(info, _version(obj), obj),)
@@ -139,7 +140,7 @@ def _completed(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
 
 
 def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
-    """What kubectl says was applied last, where it is still a manifest that can be read."""
+    """Return the last applied manifests recorded by kubectl, if they can still be decoded."""
     found: dict[Key, Obj] = {}
     for key, obj in objects.items():
         text = annotation(obj, LAST_APPLIED)
@@ -151,13 +152,13 @@ def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
 
 
 def _birth(obj: Obj) -> Iterator[Instant]:
-    """When an object was made, by the server's clock."""
+    """Yield the creation time of an object, by the server's clock."""
     if created := obj["metadata"].get("creationTimestamp"):
         yield parse_time(created)
 
 
 def _instants(obj: Obj) -> Iterator[Instant]:
-    """The instants at which something happened to an object."""
+    """Yield the timestamps in an object."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     texts = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
     texts += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]

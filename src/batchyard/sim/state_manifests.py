@@ -1,7 +1,8 @@
-"""A state as the manifests it may have come of, for what reads manifests: `lint`, and `compare`.
+"""Conversion of a state to manifests, for commands that read manifests: `lint` and `compare`.
 
-What was made by others is left out: Workloads, Jobs and pods with a controller, nodes of a Cluster that makes them.
-What is left comes when it was created, counted from the first of them, and runs for as long as it ran, or is likely to.
+Objects created by controllers are left out: Workloads, Jobs and pods with a controller, nodes created by a Cluster. The
+others are submitted at their creation time, counted from the first of them. They run as long as they ran, or as long
+as is estimated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from batchyard.sim.state import State
 from batchyard.sim.state_document import LAST_APPLIED, TAKEN_AT, read_state
 
 _WORK: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD, scheme.POD})
-#: What somebody makes of other objects.
+#: The kinds that controllers create from other objects.
 _MADE: Final = frozenset(
     {
         *(scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.PROVISIONING_REQUEST, scheme.POD_TEMPLATE, scheme.COST_RECORD),
@@ -34,7 +35,7 @@ _MADE_LABELS: Final = frozenset(
 
 
 class Part(Enum):
-    """What is taken of a state."""
+    """The part of a state to convert."""
 
     ALL = "all"
     WORK = "work"
@@ -42,13 +43,13 @@ class Part(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: Part = Part.ALL) -> Iterator[tuple[str, str]]:
-    """Texts with their names, each state among them as manifests: an object stays on its line."""
+    """Yield texts with their names; a text that is a state becomes manifests, each object on its previous line."""
     for name, text in texts:
         yield name, (_text_of(text, part) if TAKEN_AT in text and text.lstrip().startswith("{") else text)
 
 
 def as_manifests(state: State) -> list[Obj | None]:
-    """What is left of each object of a state, in its order; None where nothing is."""
+    """Return the manifest of each object of a state, in its order; None for those that are left out."""
     told, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
     kept = [obj for obj in told.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
@@ -81,7 +82,7 @@ def _is_kept(obj: Obj, *, has_cluster: bool) -> bool:
 
 
 def _ran(state: State) -> Mapping[str, Duration]:
-    """For how long those ran that have ended, by the uid of the work."""
+    """Return the run times of finished Workloads, by the uid of their job."""
     found: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}
@@ -109,7 +110,7 @@ def _manifest(obj: Obj, first: Instant, ran: Mapping[str, Duration]) -> Obj:
 
 
 def _job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a Job without what the Job controller added to it."""
+    """Return the spec of a Job without the fields that the Job controller added."""
     if spec.get("manualSelector"):
         return dict(spec)
     template = spec["template"]

@@ -1,4 +1,4 @@
-"""A number that changes over time, with all its changes: its mean, its peak, and how it went."""
+"""Numbers that change over time: mean, peak, and averages over intervals."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -7,13 +7,12 @@ from batchyard.base.instant import Instant
 
 # --- gauge ---
 #
-# A number that changes over time: its mean, weighted with how long it lasted, and the most of it.
-#
-# What was over in the same instant counts for nothing.
+# A number that changes over time, with its time-weighted mean and its peak. A value that is replaced within the same
+# instant counts for neither.
 
 
 class Gauge:
-    """See the module."""
+    """A number that changes over time, its time-weighted mean and its peak."""
 
     __slots__ = ("_area", "_begun", "_since", "_value", "peak", "peak_at")
 
@@ -23,15 +22,15 @@ class Gauge:
         self._area: float = 0
         self.peak: float = 0
         self.peak_at = begun
-        """When it was at its peak first."""
+        """The start of its first peak."""
 
     @property
     def value(self) -> float:
-        """What it is."""
+        """Return the current value."""
         return self._value
 
     def set(self, value: float, now: Instant) -> None:
-        """It is this from now on."""
+        """Set the value from now on."""
         lasted = now - self._since
         if lasted:
             self._area += self._value * lasted
@@ -41,17 +40,17 @@ class Gauge:
         self._value = value
 
     def add(self, amount: float, now: Instant) -> None:
-        """It is so much more from now on."""
+        """Add to the value from now on."""
         self.set(self._value + amount, now)
 
     def mean(self, now: Instant) -> float:
-        """What it was on average."""
+        """Return the time-weighted mean until now."""
         self.set(self._value, now)
         return self._area / (now - self._begun) if now > self._begun else self._value
 
 
 class Curve:
-    """See the module. What was over in the same instant leaves no trace."""
+    """A number that changes over time, with all its changes. A value replaced within the same instant is not kept."""
 
     __slots__ = ("_begun", "_points")
 
@@ -61,11 +60,11 @@ class Curve:
 
     @property
     def value(self) -> int:
-        """What it is."""
+        """Return the current value."""
         return self._points[-1][1]
 
     def add(self, amount: int, now: Instant) -> None:
-        """It is so much more from now on."""
+        """Add to the value from now on."""
         if not amount:
             return
         at, value = self._points[-1]
@@ -76,7 +75,7 @@ class Curve:
 
     @classmethod
     def sum_of(cls, curves: "Iterable[Curve]", begun: Instant) -> "Curve":
-        """The sum of some that began together."""
+        """Return the sum of curves that begin at the same time."""
         changes: dict[Instant, int] = {}
         for curve in curves:
             before = 0
@@ -89,14 +88,14 @@ class Curve:
         return made
 
     def summed(self, end: Instant) -> tuple[float, float]:
-        """Its mean until then, and its peak; what comes in the instant of the end counts for neither."""
+        """Return the mean until an end, and the peak; a change at the instant of the end counts for neither."""
         gauge = Gauge(self._begun)
         for at, value in self._points:
             gauge.set(value, min(at, end))
         return gauge.mean(end), gauge.peak
 
     def means(self, end: Instant, parts: int) -> Sequence[float]:
-        """Its means over so many equal parts of the time from its beginning to an end."""
+        """Return the means over `parts` equal intervals from the begin to an end."""
         edges = [self._begun + (end - self._begun) * part // parts for part in range(parts + 1)]
         told, index = [], 0
         for begin, until in pairwise(edges):

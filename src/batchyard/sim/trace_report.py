@@ -1,11 +1,11 @@
-"""What a run of a trace came to, beside what the trace says of itself: waits, utilisation, fragmentation.
+"""The report of a trace run, compared with the trace's own times: waits, utilisation, fragmentation.
 
     trace = read_trace(Path("traces"))
     run = TraceRun(trace, Options())
     run.simulation.advance()
     report = run.report()
 
-A wait is the time from a pod's creation to its node. The trace's own times are whole seconds.
+A wait is the time from a pod's creation to its binding to a node. The trace's own times are whole seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ from batchyard.sim.world import EPOCH
 
 # --- trace watch ---
 #
-# Follows a run of a trace by its watch events: when each pod got a node, and how the nodes were used all the time.
+# Observes a run of a trace by its watch events: when each pod is bound, and the utilisation of nodes over time.
 
 
-#: What they are called in nodes. cpu and GPUs are in thousandths, memory in bytes.
+#: The resource names in nodes. cpu and GPUs are in thousandths, memory in bytes.
 RESOURCES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "gpu": GPU}
 _NAMES: Final = {resource: name for name, resource in RESOURCES.items()}
 ALL: Final = ""
@@ -38,17 +38,17 @@ ALL: Final = ""
 
 
 class Point(NamedTuple):
-    """How all nodes stood at a moment."""
+    """The state of all nodes at a moment."""
 
     at: Instant
-    #: By resource.
+    #: Used amounts by resource.
     used: Mapping[str, float]
     fragmentation: float
     waiting: int
 
 
 class Fleet:
-    """What the nodes of a model of GPU, or all nodes, have and give, by resource."""
+    """The capacity and usage of the nodes with a model of GPU, or of all nodes, by resource."""
 
     def __init__(self, now: Instant) -> None:
         self.nodes = 0
@@ -57,7 +57,7 @@ class Fleet:
 
 
 class TraceWatch:
-    """See the module. `now` tells the time; a point is noted `every` so often."""
+    """The observations of a run. `now` returns the time; a point is recorded after each interval `every`."""
 
     def __init__(self, mix: Mix, now: Callable[[], Instant], every: Duration) -> None:
         self._mix = mix
@@ -65,11 +65,11 @@ class TraceWatch:
         self._every = every
         self._begun = self._at = now()
         self._nodes: dict[str, Node] = {}
-        #: Where pods are, by uid.
+        #: The node of each pod, by uid.
         self._places: dict[str, str] = {}
         #: Nodes that changed in this instant.
         self._changed: dict[str, None] = {}
-        #: What nodes have free of their GPUs, and what of that is unusable.
+        #: The free GPUs of each node, and the unusable part of them.
         self._free: dict[str, tuple[int, int]] = {}
         self._free_sum = self._unusable_sum = 0
         self.fleets = {ALL: Fleet(self._at)}
@@ -78,12 +78,12 @@ class TraceWatch:
         self.points: list[Point] = []
         #: Pods without a node, by uid.
         self.waiting: dict[str, PodView] = {}
-        #: When a pod of the trace got its node, or why it went without, by name.
+        #: By name, when a pod of the trace was bound, or why it never was.
         self.placed: dict[str, Instant] = {}
         self.unplaced: dict[str, str] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of changes."""
+        """Apply watch events."""
         self.let_pass(self._now())
         for event in events:
             if event.key.kind == scheme.POD:
@@ -92,7 +92,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def let_pass(self, now: Instant) -> None:
-        """Things stood until now as they stand."""
+        """Advance to now, recording that nothing changed since the last event."""
         if now == self._at:
             return
         self._look()
@@ -103,7 +103,7 @@ class TraceWatch:
         self._at = now
 
     def end(self, now: Instant) -> None:
-        """The run has ended: nothing changes any more."""
+        """End the observations at the end of the run."""
         self.let_pass(now)
         gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
         for gauge in (self.fragmentation, *gauges):
@@ -189,7 +189,7 @@ class TraceWatch:
     # --- fragmentation ---
 
     def _look(self) -> None:
-        """Work out the fragmentation anew where nodes changed."""
+        """Update the fragmentation of nodes that changed."""
         if not self._changed:
             return
         for name in self._changed:
@@ -212,9 +212,9 @@ def _room(node: Node) -> Room:
     return Room(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
 
-#: How many points of time a report shows, at least.
+#: The minimum number of points in a report.
 POINTS: Final = 100
-#: Waits that differ by no more agree; in seconds.
+#: Limits, in seconds, within which two waits count as equal.
 AGREEMENTS: Final = (1, 10, 60)
 _DELETED_AT_ONCE: Final = "deleted before it was looked at"
 _PREEMPTION: Final = " preemption: "
@@ -223,13 +223,13 @@ _AVAILABLE: Final = " nodes are available: "
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """How many pods of the trace got a node, here and there."""
+    """How many pods of the trace were placed, here (in the run) and there (in the trace)."""
 
     total: int
     placed_here: int
     placed_there: int
     placed_in_both: int
-    #: They were created, and are without a node at the end of the run.
+    #: They were created, and have no node at the end of the run.
     waiting: int
     #: The run ended before they were created.
     not_created: int
@@ -237,7 +237,7 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How some amounts of seconds are spread; percentiles by the nearest rank."""
+    """The distribution of durations in seconds; percentiles by the nearest rank."""
 
     mean: float
     p50: float
@@ -253,7 +253,7 @@ class Waits:
     here: Spread
     there: Spread
     agree: Sequence["Agreement"]
-    #: Who waited for longer here, and who did in the trace, by more than the least of these; by how much.
+    #: How many pods waited longer here, or in the trace, by more than the smallest limit; and by how much.
     longer_here: int
     longer_there: int
     excess_here: Spread
@@ -262,7 +262,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many waits differ by so many seconds at most."""
+    """How many pairs of waits differ by at most this number of seconds."""
 
     within: int
     pods: int
@@ -270,7 +270,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """Why pods were never placed, and how many."""
+    """A reason why pods were never placed, and how many."""
 
     reason: str
     pods: int
@@ -278,7 +278,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of a resource was in use: shares of what there is, over the run."""
+    """The utilisation of a resource over the run, as shares of the capacity."""
 
     #: The nodes with this model of GPU; '' stands for all nodes.
     model: str
@@ -289,7 +289,7 @@ class Usage:
     peak: float
     #: Seconds from the start.
     peak_at: float
-    #: The same by the trace's own times, of which nobody knows the nodes; under a load more than all may be asked for.
+    #: The same by the trace's own times; nodes are unknown there, so under a load it can exceed the capacity.
     mean_there: float | None
     peak_there: float | None
 
@@ -301,13 +301,13 @@ class Fragmentation:
     mean: float
     peak: float
     peak_at: float
-    #: The share of pods that want no GPU, which is the least there can be.
+    #: The share of pods without GPU, which is the lower bound.
     least: float
 
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """How things stood at a moment: shares."""
+    """The state at a moment, as shares."""
 
     at: float
     cpu: float
@@ -319,12 +319,12 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """See the module."""
+    """The results of a trace run, compared with the trace."""
 
     trace: str
-    #: How many times as fast its pods came as they did.
+    #: The factor by which its pods arrive faster than in the trace.
     load: float
-    #: Of virtual time, in seconds.
+    #: Virtual time in seconds.
     duration: float
     pods: PodCounts
     waits: Waits
@@ -334,13 +334,13 @@ class TraceReport:
     points: Sequence[PointRow]
 
     def told(self) -> dict[str, Any]:
-        """As plain values, for JSON; fields are named as in the API."""
+        """Return plain values for JSON; fields are named as in the API."""
         told: dict[str, Any] = _with_api_names(asdict(self))
         return told
 
 
 class TraceRun:
-    """A run of a trace, watched; of a scenario on its nodes and beside its pods, if one is given."""
+    """A run of a trace with its observations; with a scenario, on its nodes and beside its pods."""
 
     def __init__(self, trace: Trace, options: Options, scenario: Scenario | None = None) -> None:
         self._trace = trace
@@ -352,7 +352,7 @@ class TraceRun:
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
-        """What it came to, once it has ended."""
+        """Return the report, once the run has ended."""
         watch, length = self._watch, self.simulation.world.now()
         watch.end(EPOCH + length)
         usage = [row for name in sorted(watch.fleets) for row in _usage(name, watch.fleets[name], length)]
@@ -416,7 +416,7 @@ def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> Waits:
 
 
 def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
-    """The waits of the pods that got a node here and there."""
+    """Return the waits of the pods that were placed here and there."""
     return [
         (watch.placed[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
         for pod in pods
@@ -425,7 +425,7 @@ def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duratio
 
 
 def spread_of(amounts: Iterable[Duration]) -> Spread:
-    """How they are spread; of none all is 0."""
+    """Return the distribution; all values are 0 without durations."""
     ranked = sorted(amounts)
     if not ranked:
         return Spread(0, 0, 0, 0, 0)
@@ -434,7 +434,7 @@ def spread_of(amounts: Iterable[Duration]) -> Spread:
 
 
 def _reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
-    """Why pods of the trace got no node: those that are gone, and those that wait."""
+    """Return why pods of the trace were not placed: deleted pods, and pods that still wait."""
     why = dict(watch.unplaced)
     why |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
     counts: dict[str, int] = {}
@@ -446,7 +446,7 @@ def _reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
 
 
 def _reason(message: str) -> str:
-    """What is in the way on some node or other, without how many nodes that are."""
+    """Return the reasons in an unschedulable message, without the node counts."""
     reasons = message.partition(_PREEMPTION)[0].partition(_AVAILABLE)[2].rstrip(".")
     named = [reason.partition(" ")[2] for reason in reasons.split(", ")]
     return ", ".join(sorted(named)) if reasons else message or _DELETED_AT_ONCE
@@ -474,7 +474,7 @@ def _usage(model: str, fleet: Fleet, length: Duration) -> list[Usage]:
 
 
 def _beside_there(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
-    """The same, with what pods used by the trace's own times."""
+    """Return the row with the usage by the trace's own times."""
     changes: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:

@@ -1,16 +1,16 @@
-"""Traces: what really ran on a cluster of GPUs, as a scenario: its nodes from the start, its pods when they came.
+"""Traces: the recorded load of a GPU cluster as a scenario, with its nodes at the start and its pods as they arrived.
 
-A trace is a folder with two CSV files, told apart by their columns, as in Alibaba's cluster-trace-gpu-v2023:
+A trace is a folder with two CSV files, identified by their columns, as in Alibaba's cluster-trace-gpu-v2023:
 
 nodes  sn, cpu_milli, memory_mib, gpu, model
 pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, pod_phase, creation_time, deletion_time,
        scheduled_time
 
-Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. Of one that never
-was nobody knows how long it would have run: it is deleted when it was deleted there, and keeps its place until then.
-GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on one.
-
-Under a load of 10 pods come ten times as fast, and wait and run as long as they did: the cluster is ten times as full.
+Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. The run time of a
+pod that was never scheduled is unknown: it is deleted at its deletion time in the trace, and holds its place until
+then. GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on
+one. Under a load of 10 pods arrive ten times as fast, with the same waits and run times, so that the cluster is ten
+times as full.
 """
 
 import csv
@@ -37,7 +37,7 @@ NAMESPACE: Final = "trace"
 PODS_PER_NODE: Final = 110
 _MIB: Final = 1 << 20
 _LOAD: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-#: As spreadsheets begin their files.
+#: The byte order mark that spreadsheets write at the start of their files.
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -58,29 +58,29 @@ class TracedPod:
     #: None: it never was.
     scheduled: Duration | None
     shape: Shape
-    #: Its quality of service, as the trace calls it; '' where it has no such column.
+    #: Its quality of service in the trace; '' without such a column.
     qos: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace holds, and the scenario made of it."""
+    """The pods of a trace, and the scenario built from it."""
 
     pods: Sequence[TracedPod]
     scenario: Scenario
-    #: How many times as fast its pods come as they did.
+    #: The factor by which its pods arrive faster than in the trace.
     load: Fraction = Fraction(1)
 
 
 def load_of(text: str) -> Fraction:
-    """A load as it is written, such as 100 or 2.5; ValueError says what is wrong."""
+    """Parse a load such as 100 or 2.5; raises ValueError if it is invalid."""
     if _LOAD.fullmatch(text) is None or not Fraction(text):
-        raise ValueError(f"{text!r} is no load: give a number above 0, such as 100 or 2.5")
+        raise ValueError(f"{text!r} is not a load: give a number above 0, such as 100 or 2.5")
     return Fraction(text)
 
 
 def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
-    """The trace of a folder under a load; InvalidScenario with every fault at once."""
+    """Read the trace of a folder under a load; raises InvalidScenario with all errors."""
     faults: list[FileFault] = []
     nodes, pods = _read_tables(folder, faults)
     _find_twins(nodes, "sn", faults)
@@ -103,7 +103,7 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
 
 
 def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
-    """What a scenario says, on the nodes of a trace and beside its pods."""
+    """Return a scenario merged with the nodes and pods of a trace."""
     steps: dict[Duration, Step] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
         known = steps.get(step.at, Step(step.at, (), ()))
@@ -115,7 +115,7 @@ def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
 
 
 def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[Step]:
-    """What is applied and deleted when. Pods that ran end by themselves."""
+    """Return the steps that create and delete objects. Pods that ran end by themselves."""
     deleted: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
@@ -128,13 +128,13 @@ def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod])
 
 
 def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str, Row]], list[tuple[str, Row]]]:
-    """The rows of nodes and of pods, each with its place."""
+    """Return the rows of nodes and of pods, each with its position."""
     tables: dict[Sequence[str], list[tuple[str, Row]]] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
             _read_table(name, text, tables, faults)
         except csv.Error as wrong:
-            faults.append(FileFault(name, FieldError("", f"no CSV: {wrong}", "save it as CSV")))
+            faults.append(FileFault(name, FieldError("", f"not CSV: {wrong}", "save it as CSV")))
     for columns, what in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
         if columns not in tables and not faults:
             remedy = f"put a CSV file with the columns {', '.join(columns)} there"
@@ -150,7 +150,7 @@ def _read_table(
     columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
     if columns is None:
         remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
-        faults.append(FileFault(name, FieldError("", "its columns are of no trace that is known", remedy)))
+        faults.append(FileFault(name, FieldError("", "its columns match no known trace format", remedy)))
         return
     rows = tables.setdefault(columns, [])
     for row in reader:
@@ -161,7 +161,7 @@ def _read_table(
                     place,
                     FieldError(
                         "",
-                        f"it has not {len(found)} fields, as the first line",
+                        f"it does not have {len(found)} fields, as the first line has",
                         "give all of them, or leave the row out",
                     ),
                 )
@@ -171,7 +171,7 @@ def _read_table(
 
 
 def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
-    """Names that are given twice."""
+    """Report names that occur twice."""
     first: dict[str, str] = {}
     for place, row in rows:
         known = first.setdefault(row[column], place)
@@ -185,7 +185,7 @@ MadeT = TypeVar("MadeT")
 
 
 def _made(make: Callable[[Row], MadeT], place: str, row: Row, faults: list[FileFault]) -> MadeT | None:
-    """What a row says, or a fault with its place."""
+    """Convert a row, or report an error with its position."""
     try:
         return make(row)
     except (ValueError, TypeError) as wrong:
@@ -202,7 +202,7 @@ def _namespace() -> Obj:
 
 
 def _node(row: Row) -> dict[str, Any]:
-    """A node as it stands ready, with all it has free for pods."""
+    """Return a ready node with its whole capacity allocatable."""
     capacity = {
         "cpu": f"{_number(row, 'cpu_milli')}m",
         "memory": f"{_number(row, 'memory_mib')}Mi",
@@ -245,7 +245,7 @@ def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
 
 
 def _times(row: Row, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """When a pod was created, was scheduled if it was, and was deleted; under a load it all comes earlier."""
+    """Return the times of a pod's creation, scheduling (or None) and deletion; under a load they are earlier."""
     created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
     scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created <= (created if scheduled is None else scheduled) <= deleted:
@@ -255,12 +255,12 @@ def _times(row: Row, load: Fraction) -> tuple[Duration, Duration | None, Duratio
 
 
 def _gpus(row: Row) -> int:
-    """How much of GPUs a pod asks for, in thousandths: a share of one, or several whole ones."""
+    """Return the GPU request of a pod in thousandths: a share of one, or several whole ones."""
     count, share = _number(row, "num_gpu"), _number(row, "gpu_milli")
     if count != 1:
         return count * WHOLE
     if not 1 <= share <= WHOLE:
-        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, and 1 to {WHOLE} of one GPU can be had")
+        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, not from 1 to {WHOLE} of one GPU")
     return share
 
 
@@ -272,6 +272,6 @@ def _number(row: Row, column: str) -> int:
 
 
 def _on_models(models: Sequence[str]) -> dict[str, Any]:
-    """The affinity of a pod that runs on these models of GPU only."""
+    """Return the affinity of a pod that needs one of these models of GPU."""
     term = {"matchExpressions": [{"key": MODEL, "operator": "In", "values": list(models)}]}
     return {"nodeAffinity": {well_known.REQUIRED: {"nodeSelectorTerms": [term]}}}

@@ -1,6 +1,6 @@
-"""How long each Workload waited for quota and how often it was preempted, told from the events controllers record.
+"""Waiting times and preemption counts of Workloads, computed from the Events of controllers.
 
-Cheap enough to be kept in every run: a few additions for each admission and eviction.
+Cheap enough for every run: a few additions for each admission and eviction.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from batchyard.interfaces.controller import EventRecord
 
 @dataclass(slots=True)
 class _Story:
-    """One Workload: since when it waits (None: it does not), and what came before."""
+    """The waits of one Workload: the begin of the current one (None: it has quota), and the sum of earlier ones."""
 
     created: Instant
     since: Instant | None
@@ -25,18 +25,18 @@ class _Story:
 
 
 class Waits:
-    """See the module."""
+    """The waits and preemptions of Workloads, and the totals of admissions, evictions and preemptions."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._stories: dict[Key, _Story] = {}
-        #: How often a Workload was admitted and was evicted, and how many of the evictions were preemptions.
+        #: The numbers of admissions and evictions of all Workloads, and how many of the evictions were preemptions.
         self.admissions = 0
         self.evictions = 0
         self.preemptions = 0
 
     def observe(self, at: Instant, record: EventRecord) -> None:
-        """Take note of an event. Of pods too it is told that they were preempted."""
+        """Apply an Event. Events of pods are ignored, although pods have Preempted Events too."""
         if record.regarding.kind != scheme.WORKLOAD:
             return
         reason = record.reason
@@ -45,19 +45,19 @@ class Waits:
         elif reason.startswith("EvictedDueTo"):
             self.evictions += 1
             self._left(record.regarding, at).since = at
-        elif reason == "Preempted":  # beside the eviction that it is
+        elif reason == "Preempted":  #  in addition to the Event of the eviction
             self.preemptions += 1
             self._left(record.regarding, at).preemptions += 1
 
     def waited(self, workload: Obj, now: Instant) -> Duration:
-        """How long a Workload has waited so far, from its creation on, all its times without quota together."""
+        """Return the total time that a Workload has been without quota, from its creation on."""
         story = self._story(_key(workload), workload)
         if story.since is None or _is_over(workload):
             return story.waited
         return story.waited + max(0, now - story.since)
 
     def preempted(self, workload: Obj) -> int:
-        """How often a Workload was preempted."""
+        """Return how often a Workload was preempted."""
         return self._story(_key(workload), workload).preemptions
 
     def _admitted(self, key: Key, at: Instant) -> None:
@@ -71,12 +71,12 @@ class Waits:
         story.since = None
 
     def _story(self, key: Key, workload: Obj) -> _Story:
-        """The story of a Workload; a new one if that of the name is another's, who is gone."""
+        """Return the record of a Workload; a new one if the record belongs to a deleted Workload of the same name."""
         created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
         return story if story is not None and story.created >= created else _Story(created, created)
 
     def _left(self, key: Key, at: Instant) -> _Story:
-        """The story of a Workload that has just lost its quota; who reserved none is waiting since."""
+        """Return the record of a Workload that lost its quota; one without a record waits since now."""
         return self._stories.setdefault(key, _Story(at, at))
 
 
@@ -86,6 +86,6 @@ def _key(workload: Obj) -> Key:
 
 
 def _is_over(workload: Obj) -> bool:
-    """It wants no quota any more."""
+    """Whether it needs no quota any more."""
     view = workload_view(workload)
     return view.finished or not view.active

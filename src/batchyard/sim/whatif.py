@@ -1,6 +1,7 @@
-"""What a change would make of a platform: the same state goes on twice, once with the change, and both are compared.
+"""What-if analysis: runs the same state twice, with and without a change, and compares both.
 
-The change comes when the rest of its instant is done. Both runs have one seed, so whatever differs comes of the change.
+The change is applied when the other work of its instant is done. Both runs use the same seed, so every difference is
+caused by the change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from batchyard.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where both runs begin: with a state, or `at` so long after the start of a scenario."""
+    """The common start of both runs: a state, or the time `at` of a scenario."""
 
     scenario: Scenario
     state: State | None = None
@@ -35,12 +36,12 @@ class Start:
 
     @property
     def cluster(self) -> Obj | None:
-        """What describes the nodes then."""
+        """Return the Cluster that describes the nodes."""
         return self.scenario.cluster
 
 
 def start_of(state: State, *, fair_sharing: bool = False) -> Start:
-    """A state with which both runs begin; queues share fairly if it says so, or whoever asks."""
+    """Return a state as the start; fair sharing is on if the state or the caller says so."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue = state.kueue.sharing_fairly() if fair_sharing else state.kueue
     return Start(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
@@ -48,21 +49,21 @@ def start_of(state: State, *, fair_sharing: bool = False) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done, counted from the moment at which both runs begin."""
+    """The change, with times counted from the start of both runs."""
 
     steps: Sequence[Step]
-    #: What Kueue's Configuration says from then on; None: as before.
+    #: Kueue's Configuration from then on; None: unchanged.
     kueue: KueueSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What became of a Workload in a run; times are seconds from where both began."""
+    """The life of a Workload in a run; times are in seconds from the start of both runs."""
 
     queue: str
-    #: When it came; 0 if it was there before.
+    #: The time of creation; 0 if it existed before.
     since: float = 0.0
-    #: When it was admitted first; None: it was not. Below 0: it was before.
+    #: The time of the first admission; None if never; negative if before the start.
     starts: float | None = None
     ends: float | None = None
     preemptions: int = 0
@@ -76,7 +77,7 @@ class Course:
     """One of the two runs."""
 
     result: Result
-    #: The event log from where both began, its times counted from there.
+    #: The event log from the start of both runs, with times counted from there.
     log: Sequence[Record]
     stories: Mapping[str, Story] = field(default_factory=dict)
 
@@ -90,15 +91,15 @@ class Comparison:
 
     @property
     def refused(self) -> Sequence[Refusal]:
-        """What of the change the API refused."""
+        """Return the writes of the change that the API rejected."""
         known = list(map(str, self.without.result.refused))
         return [refusal for refusal in self.changed.result.refused if str(refusal) not in known]
 
 
 def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start) -> tuple[Change, Sequence[str]]:
-    """The change that manifests describe, and objects to delete at once; what is to be said about it.
+    """Read the change that manifests describe, and objects to delete at once; return it with the warnings.
 
-    InvalidScenario with everything that is wrong.
+    Raises InvalidScenario with all errors.
     """
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
@@ -112,14 +113,14 @@ def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start)
 
 
 def compare(start: Start, change: Change, until: Duration | None = None, seed: int = 0) -> Comparison:
-    """Run both, for so long after the change."""
+    """Run both; `until` counts from the change."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _stopped(start, seed)
     return Comparison(course(start, None, until, seed), course(start, change, until, seed))
 
 
 def to_its_end(simulation: Simulation) -> None:
-    """Run it."""
+    """Run a simulation to its end."""
     simulation.advance()
 
 
@@ -130,7 +131,7 @@ def course(
     seed: int = 0,
     finish: Callable[[Simulation], None] = to_its_end,
 ) -> Course:
-    """What becomes of a start, with a change or without; `finish` runs it, and may watch."""
+    """Run from a start, with a change or without; `finish` advances the simulation, and may observe it."""
     scenario = start.scenario
     if change is not None:
         later = [step._replace(at=start.at + step.at) for step in change.steps]
@@ -146,12 +147,12 @@ def course(
 
 
 def _since(began: Duration, record: Record) -> Record:
-    """A record of a run with its time counted from later on."""
+    """Return a log record with its time counted from `began`."""
     return {**record, "time": seconds(round(record["time"] * SECOND) - began)}
 
 
 def _together(steps: Iterable[Step]) -> list[Step]:
-    """The steps in order of time, those of one moment as one."""
+    """Merge the steps of each moment into one, in order of time."""
     by_moment: dict[Duration, Step] = {}
     for step in steps:
         known = by_moment.get(step.at, Step(step.at, (), ()))
@@ -160,7 +161,7 @@ def _together(steps: Iterable[Step]) -> list[Step]:
 
 
 def _stopped(start: Start, seed: int) -> Start:
-    """The state of a scenario at its moment, with what it still does after that."""
+    """Return the state of a scenario at its moment, with the steps that follow."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
@@ -168,11 +169,11 @@ def _stopped(start: Start, seed: int) -> Start:
     return Start(replace(scenario, steps=rest, faults=()), world.state())
 
 
-# --- what became of whom ---
+# --- lives of Workloads ---
 
 
 def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, Story]:
-    """What became of each Workload that was there at any time after both began, by namespace and name."""
+    """Return the life of each Workload that existed after the start, by namespace and name."""
     told: dict[str, _Telling] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
@@ -198,7 +199,7 @@ def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, S
 
 @dataclass(slots=True)
 class _Telling:
-    """A story that is not over."""
+    """The life of a Workload, while the log is read."""
 
     queue: str
     since: float = 0.0
@@ -210,11 +211,11 @@ class _Telling:
 
     @property
     def times(self) -> tuple[float, float | None, float | None]:
-        """When it came, was admitted, and ended."""
+        """Return the times of creation, admission and end."""
         return self.since, self.starts, self.ends
 
     def note(self, record: Record, at: float) -> None:
-        """Something happened to the Workload."""
+        """Apply a log record of the Workload."""
         match record["event"]:
             case "Created":
                 self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
@@ -238,64 +239,62 @@ def _queue(obj: Obj) -> str:
     return workload_view(obj).queue
 
 
-# --- unread ---
+# --- unread kinds ---
 #
-# What it costs an answer that some kind of objects could not be read.
+# The consequences for an answer when objects of a kind could not be read.
 
 
-#: Kinds that only a platform of batchyard has.
+#: The suffix of the API groups that only a batchyard platform has.
 _OURS: Final = ".batchyard.dev"
-#: Without these nothing can be said at all.
+#: Without these kinds no answer is possible.
 NEEDED: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
 _COSTS: Final = {
-    scheme.NAMESPACE: "namespaceSelectors are matched by names alone",
-    scheme.COHORT: "Cohorts have no quota of their own, and only the parents that queues name",
-    scheme.TOPOLOGY: "nothing is known of racks and blocks",
-    scheme.ADMISSION_CHECK: "queues with AdmissionChecks are taken for inactive",
-    scheme.PROVISIONING_REQUEST_CONFIG: "checks that ask for capacity are not looked into",
-    scheme.PROVISIONING_REQUEST: "who waits for capacity on request is not known",
-    scheme.POD_TEMPLATE: "what capacity was asked for is not known",
-    scheme.LIMIT_RANGE: "whoever breaks the limits of his namespace is taken to be in order",
-    scheme.PRIORITY_CLASS: "new jobs get no priority of a PriorityClass; those that are there keep theirs",
-    scheme.WORKLOAD_PRIORITY_CLASS: "new jobs get no priority of one; those that are there keep theirs",
-    scheme.JOB: "run times come from history alone, and Jobs cannot be asked about",
-    scheme.JOB_SET: "JobSets cannot be asked about, and their run times come from history alone",
-    scheme.POD: "nodes are taken to be empty, and pods cannot be asked about",
-    scheme.NODE: "only quota is looked at, no machines",
-    scheme.POD_DISRUPTION_BUDGET: "pods are taken to have no disruption budgets",
-    scheme.RESOURCE_QUOTA: "new pods are not held back by ResourceQuotas",
+    scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
+    scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
+    scheme.TOPOLOGY: "racks and blocks are unknown",
+    scheme.ADMISSION_CHECK: "queues with AdmissionChecks count as inactive",
+    scheme.PROVISIONING_REQUEST_CONFIG: "the settings of provisioning checks are unknown",
+    scheme.PROVISIONING_REQUEST: "Workloads that wait for provisioned capacity are unknown",
+    scheme.POD_TEMPLATE: "the capacity of ProvisioningRequests is unknown",
+    scheme.LIMIT_RANGE: "violations of LimitRanges are not detected",
+    scheme.PRIORITY_CLASS: "new jobs get no priority from a PriorityClass; existing ones keep theirs",
+    scheme.WORKLOAD_PRIORITY_CLASS: "new jobs get no priority from one; existing ones keep theirs",
+    scheme.JOB: "run times come from history only, and Jobs cannot be queried",
+    scheme.JOB_SET: "JobSets cannot be queried, and their run times come from history only",
+    scheme.POD: "nodes count as empty, and pods cannot be queried",
+    scheme.NODE: "only quota is considered, no machines",
+    scheme.POD_DISRUPTION_BUDGET: "pods count as having no disruption budgets",
+    scheme.RESOURCE_QUOTA: "ResourceQuotas do not limit new pods",
 }
 
 
 def cost_of(kind: str) -> str:
-    """What is not known without a kind, for people."""
+    """Return the consequence of an unread kind, as a text."""
     info = kind_info(kind)
     name = f"{info.plural}.{info.group}" if info.group else info.plural
-    return f"{name}: {_COSTS.get(kind, 'what they say is not looked at')}"
+    return f"{name}: {_COSTS.get(kind, 'their content is ignored')}"
 
 
 def told_of(kinds: Iterable[str]) -> list[str]:
-    """The same of several."""
+    """Return the consequences of several unread kinds."""
     found = list(kinds)
     own = [kind for kind in found if kind.endswith(_OURS)]
     told = [cost_of(kind) for kind in found if kind not in own]
     names = ", ".join(kind_info(kind).plural for kind in own)
-    return (
-        [*told, f"{names}: nothing of machines that come and go, if this is a platform of batchyard"] if own else told
-    )
+    return [*told, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"] if own else told
 
 
 # --- subjects ---
 #
-# Whom a question is about: a Workload, or that of a Job or a JobSet.
+# The subject of a query: a Workload, or that of a Job or a JobSet.
 
 
-#: The kinds that may be asked about.
+#: The kinds that a query may name.
 KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """The Workload of a subject, by namespace and name; None if it has none. Of several the one that goes on."""
+    """Return the Workload of a subject, by namespace and name, or None; of several the unfinished or latest one."""
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
@@ -311,5 +310,5 @@ def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
 
 
 def subjects_told_of(subject: Key) -> dict[str, str]:
-    """A subject as documents name it."""
+    """Return a subject as documents name it."""
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}

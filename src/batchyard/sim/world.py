@@ -1,7 +1,7 @@
-"""A simulated world: virtual time, a store in memory, and the platform wired to them.
+"""Simulated world: virtual time, an in-memory store, and the platform on top of them.
 
-A run applies the scenario's steps, lets everything follow from them, and stops at the horizon or when nothing is left
-to happen. What controllers write in batches is written before the end, so that the objects say how things stand.
+A run applies the scenario's steps, processes all events, and stops at the horizon or when no more events are scheduled.
+Batched writes of controllers are flushed before the end, so that the objects hold the final state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,19 +39,21 @@ from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 # --- merge ---
 #
-# What an object becomes when a user applies its manifest once more, as `kubectl apply` works it out.
+# The merge of `kubectl apply`: the object that results when a user applies its manifest again.
 #
-# Only what changed since the manifest was applied before is written: what it says anew, and what it says no more. All
-# else stays as it is stored, so that what the platform wrote in between is kept. Where no manifest was applied before,
-# everything that this one says is written, and nothing removed.
+# Only the differences between the last applied manifest and the new one are written: fields that were added, changed or
+# removed. All other fields stay as stored, so that the platform's writes are kept. Without a last manifest every field
+# of the new one is written, and nothing is removed.
 
 
 def merged(stored: Obj, last: Obj, new: Obj) -> dict[str, Any]:
-    """The stored object with the changes from the last manifest to the new one.
+    """Return the stored object with the changes from the last manifest to the new one.
 
-    Mappings are merged by key; lists are replaced as a whole, also those that kubectl merges by the names of items.
-    Unlike kubectl, it leaves a field alone that was changed since but is in both manifests the same: manifests are
-    complete here, and most of their fields are defaults that no user wrote.
+    Mappings are merged by key. Lists are replaced as a whole, also those that kubectl merges by the names of items.
+    Unlike
+    kubectl, a field that is equal in both manifests keeps its stored value. The reason: manifests are complete here,
+    and
+    most of their fields are defaults that no user wrote.
     """
     kept = {field: value for field, value in stored.items() if field in new or field not in last}
     for field, value in new.items():
@@ -63,16 +65,16 @@ def merged(stored: Obj, last: Obj, new: Obj) -> dict[str, Any]:
 
 
 def _mapping(value: object) -> Obj:
-    """The value if it has fields; else no fields."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
-"""When every simulated world begins."""
+"""The start time of every simulated world."""
 
 
 class StoppedByLoop(Exception):  # noqa: N818 - says what happened
-    """The run was to end when Workloads preempt each other for ever, and they do."""
+    """The run ended because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)
@@ -80,11 +82,11 @@ class StoppedByLoop(Exception):  # noqa: N818 - says what happened
 
 
 def ignore_record(record: Record) -> None:
-    """Keep no event log."""
+    """Drop a record of the event log."""
 
 
 class World:
-    """See the module."""
+    """A scenario in progress: the store, its client, the platform, the event log, and the rejected writes."""
 
     def __init__(
         self,
@@ -96,9 +98,9 @@ class World:
         trouble: Trouble | None = None,
         state: State | None = None,
     ) -> None:
-        """With a state the world begins with it, at its instant; the steps of its scenario count from there."""
+        """Start the world; with a state, at its instant and with its objects. Scenario steps count from the start."""
         self.scenario = scenario
-        #: When the world begins.
+        #: The start time of the world.
         self.start = EPOCH if state is None else state.at
         self.kernel = VirtualKernel(self.start)
         self.store = Store(recovered=None if state is None else state.recovered())
@@ -112,20 +114,20 @@ class World:
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []
-        #: Steps that the API refused, each with the reason.
+        #: Writes of steps that the API rejected, each with its error.
         self.refused: list[tuple[Write, ApiError]] = []
-        #: Faults that met nobody when their time came.
+        #: Faults whose target did not exist at their time.
         self.missed: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
-        #: What users applied last, as the manifest says it.
+        #: The manifests that users applied last.
         self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
         self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = Waits(self.client)
-        #: What comes between the platform and its objects, in a world that has such faults.
+        #: The client that injects faults between the platform and the store, if the scenario needs one.
         self._trouble = trouble or _trouble_of(scenario)
         self._wire: FaultyClient | None = None
         self.platform = self._start_platform()
-        if sink is not ignore_record or self._settings.with_nodes:  # which knows when anything happened last
+        if sink is not ignore_record or self._settings.with_nodes:  #  it records the time of the last event
             self.client.subscribe(self.log.observe)
         if state is not None:
             self._recall(state)
@@ -138,23 +140,23 @@ class World:
             Injection(self, scenario.faults, self._trouble, calm)
 
     def state(self) -> State:
-        """The state of this world now: all work of this instant is to be done."""
+        """Return the state of this world now; all work of this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
         return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
 
     def _recall(self, state: State) -> None:
-        """Show what is there from the start to all who build what they know from changes."""
+        """Feed the initial objects to every component that builds its state from watch events."""
         shown = state.shown()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
         self.client.recall(shown)
         self.platform.runner.observe(shown)
 
     def now(self) -> Duration:
-        """Time since the start."""
+        """Return the time since the start."""
         return self.kernel.now() - self.start
 
     def run_until(self, until: Duration | None) -> None:
-        """Go on up to a moment, that included, and let the clock show it; None: until nothing is left to happen."""
+        """Run up to a moment, inclusive, and set the clock to it; None: until no more events are scheduled."""
         if until is None:
             self.kernel.run()
             return
@@ -162,10 +164,11 @@ class World:
         self.kernel.run(self.start + until)
 
     def settle(self) -> None:
-        """Write what controllers have batched.
+        """Flush the batched writes of controllers.
 
-        Not what the scheduler has while it waits for time to pass, for it would be told that it has passed: as long as
-        somebody may be tried again later, and in an instant in which Workloads preempted each other for ever.
+        The scheduler's are kept while it waits for time to pass, because a flush would let it act too early. It waits
+        when a
+        Workload has a requeue time, and when Workloads preempt each other endlessly at this instant.
         """
         now = self.kernel.now()
         self.kernel.run(now)
@@ -175,11 +178,11 @@ class World:
         self.kernel.run(now)
 
     def crash(self) -> None:
-        """Let the platform crash where it stands, and start anew: it knows what the objects say, and nothing else.
+        """Crash the platform and restart it; it keeps no state but the stored objects.
 
-        Only a world with `trouble` can. One that is down already stays down until it starts.
+        Requires a world with `trouble`. If the platform is down already, nothing happens.
         """
-        assert self._wire is not None, "a world without trouble goes on"
+        assert self._wire is not None, "only a world with trouble can crash"
         if self.platform.runner.is_stopped:
             return
         self._wire.cut()
@@ -187,11 +190,11 @@ class World:
         self.kernel.call_soon(self._restart)
 
     def note_missed(self, fault: ScheduledFault) -> None:
-        """Take note of a fault that met nobody when its time came."""
+        """Record a fault whose target did not exist at its time."""
         self.missed.append(fault)
 
     def _restart(self) -> None:
-        """Start anew, and show it what is there once all changes from before have been told: it is to hear of none."""
+        """Restart once all earlier watch events are delivered, and feed all objects to the new platform."""
         if not self.client.settled():
             self.kernel.call_soon(self._restart)
             return
@@ -211,11 +214,11 @@ class World:
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return self.client.list(kind, namespace)
 
     def apply(self, obj: Obj) -> None:
-        """Create or update an object as a user does with kubectl apply; one whose name is to be made is always new."""
+        """Apply an object as `kubectl apply` does; an object with generateName is always created."""
         if not obj["metadata"].get("name"):
             self.submit(Create(obj))
             return
@@ -228,7 +231,7 @@ class World:
             self._update(known, last or {}, obj)
 
     def _update(self, known: Obj, last: Obj, obj: Obj) -> None:
-        """Write what changed since the manifest was applied last; one that was refused was not applied."""
+        """Write the differences to the last applied manifest; a rejected manifest does not count as applied."""
         updated = merged(known, last, obj)
         faults = validate_update(updated, known)
         if faults:
@@ -238,7 +241,7 @@ class World:
             self.submit(Update(updated))
 
     def submit(self, write: Write) -> None:
-        """Write as a user does; what the API refuses is kept in `refused`."""
+        """Write as a user; rejected writes are kept in `refused`."""
 
         def done(result: WriteResult) -> None:
             if result.error is not None:
@@ -251,14 +254,14 @@ class World:
         self.log.loop(loop)
         if self._stop_on_loop:
             self._stop_on_loop = False
-            self.kernel.call_soon(partial(_stop, loop))  # not from within a decision, which would be lost half-way
+            self.kernel.call_soon(partial(_stop, loop))  #  not within a decision, which would be left incomplete
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
         self.waits.observe(at, record)
 
 
 def let_time_pass() -> None:
-    """Nothing happens, but time has come to here."""
+    """Do nothing: a timer that only moves the clock."""
 
 
 def _stop(loop: PreemptionLoop) -> None:
@@ -266,12 +269,12 @@ def _stop(loop: PreemptionLoop) -> None:
 
 
 def _trouble_of(scenario: Scenario) -> Trouble | None:
-    """The trouble that the faults of a scenario need; a world without any is faster."""
+    """Return the fault injection that the scenario's faults need; None makes the world faster."""
     return Trouble() if any(fault.troubles_writes for fault in scenario.faults) else None
 
 
 def _namespaces(steps: Iterable[Step]) -> list[str]:
-    """The Namespaces that are there from the start: those of every cluster, and those used and nowhere given."""
+    """Return the initial Namespaces: the system's, and those that are used but not given."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     given = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
@@ -279,7 +282,7 @@ def _namespaces(steps: Iterable[Step]) -> list[str]:
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> Settings:
-    """What the scenario asks of the platform. Nodes may also be given one by one, or be there from the start."""
+    """Return the settings of the platform; nodes can come from a Cluster, from the steps or from the state."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return Settings(
@@ -292,7 +295,7 @@ def _settings_of(scenario: Scenario, state: State | None) -> Settings:
 
 
 class _Apply:
-    """A step of the scenario as work for the kernel."""
+    """A step of the scenario as a callback of the kernel."""
 
     __slots__ = ("_step", "_world")
 

@@ -57,7 +57,7 @@ def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (PAIR, "there is no Job, JobSet, Pod or Workload in it; give a load for both with --trace"),
+        (PAIR, "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
         ((*PAIR, *LOAD, "--load", "2"), "--load scales a trace: give its folder with --trace"),
         ((PAIR[0], "none.yaml", *LOAD), "none.yaml: cannot be read: No such file or directory"),
     ],

@@ -114,4 +114,4 @@ def test_of_whom_nobody_knows_how_long_he_runs_is_named(batchyard: Batchyard, tm
 def test_what_could_not_be_read_is_told_with_what_it_costs(batchyard: Batchyard, tmp_path: Path) -> None:
     taken = document_of(replace(state(THERE, 10), unread=("Node",)))
     done = batchyard("eta", "workload/b", "-n", "team", "--state", written(tmp_path, taken))
-    assert done.stderr == "batchyard: not known here: nodes: only quota is looked at, no machines\n"
+    assert done.stderr == "batchyard: not known here: nodes: only quota is considered, no machines\n"

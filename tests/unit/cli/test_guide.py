@@ -76,7 +76,7 @@ def test_what_may_be_chosen_is_what_is_played() -> None:
 def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("guide", "--manifests", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{tmp_path}/platform/teams: no manifests are there; name a folder laid out as")
+    assert done.stderr.startswith(f"{tmp_path}/platform/teams: it contains no manifests; name a folder laid out as")
 
 
 @pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")

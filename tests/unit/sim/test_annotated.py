@@ -11,7 +11,7 @@ from batchyard.sim.scenario import annotation_faults
     [
         ("runtime", "ten", "'ten' is not a duration; write it as 90s, 1h30m or 0.5s"),
         ("checkpoint-every", "often", "'often' is not a duration; write it as 90s, 1h30m or 0.5s"),
-        ("checkpoint-every", "0s", "work cannot be saved all the time; give a duration such as 5m, or leave it out"),
+        ("checkpoint-every", "0s", "the checkpoint interval cannot be 0; give a duration such as 5m, or leave it out"),
         ("exit-code", "256", "'256' is not an exit code; give a number from 0 to 255"),
         ("exit-code", "-1", "'-1' is not an exit code; give a number from 0 to 255"),
         ("exit-code", "one", "'one' is not an exit code; give a number from 0 to 255"),

@@ -229,7 +229,7 @@ def test_a_change_of_what_was_never_told_is_seen() -> None:
     world, _ = running()
     obj, key = make.namespace("gap"), Key(scheme.NAMESPACE, "", "gap")
     event = WatchEvent(EventType.MODIFIED, key, obj, obj, world.store.revision + 1)
-    assert watched(event) == ["gap was not what was told before", "gap was modified"]
+    assert watched(event) == ["gap has another old object than the last event", "gap was modified"]
 
 
 def test_a_violation_tells_the_story_of_its_objects() -> None:

@@ -105,9 +105,9 @@ def test_a_configuration_is_no_different_from_itself() -> None:
         (
             [workload("x", 30)],
             [workload("x", 40)],
-            "metadata.annotations.batchyard.dev/runtime: Workload team/x at 0s is",
+            "metadata.annotations.batchyard.dev/runtime: Workload team/x at 0s differs in",
         ),
-        ([], [], "there is no Job, JobSet, Pod or Workload in it; give a load for both with --trace"),
+        ([], [], "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
     ],
 )
 def test_work_that_differs_is_refused(a: list[Obj], b: list[Obj], said: str) -> None:

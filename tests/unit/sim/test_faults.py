@@ -72,22 +72,22 @@ def test_faults_at_random_end_when_they_are_told_to() -> None:
     [
         ("{fail: {pool: p}}", "spec.faults[0]: exactly one of at and every says when"),
         ("{at: 1m, every: {mean: 1h}, restart: true}", "spec.faults[0]: exactly one of at and every"),
-        ("{every: {mean: 0s}, restart: true}", "spec.faults[0].every.mean: a mean of nothing"),
-        ("{at: 1m}", "spec.faults[0]: nothing goes wrong; name one of fail, reclaimSpot"),
+        ("{every: {mean: 0s}, restart: true}", "spec.faults[0].every.mean: the mean must be greater than 0"),
+        ("{at: 1m}", "spec.faults[0]: no fault is named; name one of fail, reclaimSpot"),
         ("{at: 1m, restart: true, fail: {pool: p}}", "spec.faults[0]: fail, restart are too many"),
-        ("{at: 1m, fail: {count: 2}}", "spec.faults[0].fail: nothing is named that fails; name one of node, pool"),
+        ("{at: 1m, fail: {count: 2}}", "spec.faults[0].fail: no target is named; name one of node, pool"),
         ("{at: 1m, fail: {node: n, pool: p}}", "spec.faults[0].fail: node, pool are too many"),
         ("{at: 1m, conflicts: {percent: 100, for: 1m}}", "spec.faults[0].conflicts.percent"),
         ("{at: 1m, fial: {node: n}}", "spec.faults[0].fial"),
         ("{at: 1m, restart: false}", "spec.faults[0].restart: false would do nothing; write true"),
         ("{at: 1m, fail: {node: ''}}", 'spec.faults[0].fail.node: Invalid value: "": must not be empty'),
-        ("{at: 1m, fail: {slice: tpu, count: 2}}", "spec.faults[0].fail.count: a slice says by itself how many"),
-        ("{at: 1m, fail: {jobSet: a/b/c}}", "spec.faults[0].fail.jobSet: 'a/b/c' names nobody; write it as"),
-        ("{at: 1m, fail: {pod: /b}}", "spec.faults[0].fail.pod: '/b' names nobody"),
+        ("{at: 1m, fail: {slice: tpu, count: 2}}", "spec.faults[0].fail.count: a slice determines by itself how many"),
+        ("{at: 1m, fail: {jobSet: a/b/c}}", "spec.faults[0].fail.jobSet: 'a/b/c' is not a name; write it as"),
+        ("{at: 1m, fail: {pod: /b}}", "spec.faults[0].fail.pod: '/b' is not a name"),
         ("{at: 1m, conflicts: {percent: 9, for: 0s}}", "spec.faults[0].conflicts.for: it would be over at once"),
         ("{every: {mean: 1h, until: 0s}, restart: true}", "spec.faults[0].every.until: it would end before"),
-        ("{at: 1m, drain: {node: n}}", "spec.faults[0]: there is no Cluster, so it would meet nobody; add a"),
-        ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: there is no Cluster"),
+        ("{at: 1m, drain: {node: n}}", "spec.faults[0]: without a Cluster the fault has no target; add a"),
+        ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: without a Cluster"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(fault: str, said: str) -> None:
@@ -126,7 +126,10 @@ def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
     [
         ("fail: {pool: gpu}", "fail.pool: unknown node pool 'gpu'; did you mean 'cpu'?"),
         ("fail: {slice: tpus}", "fail.slice: unknown node pool 'tpus'; name one that the Cluster has, such as 'cheap'"),
-        ("reclaimSpot: {pool: cpu}", "reclaimSpot.pool: the machines of 'cpu' are standard, so nobody takes them back"),
+        (
+            "reclaimSpot: {pool: cpu}",
+            "reclaimSpot.pool: the machines of 'cpu' are standard; only Spot machines are reclaimed",
+        ),
         (
             "stockout: {machine: e2-standard4, for: 1m}",
             "stockout.machine: unknown machine type 'e2-standard4'; did you",

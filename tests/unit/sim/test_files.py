@@ -47,8 +47,8 @@ def test_what_is_missing_or_no_text_is_a_fault_and_the_rest_is_read(tmp_path: Pa
     texts, faults = read(tmp_path / "none.yaml", tmp_path / "bad.yaml", tmp_path / "good.yaml")
     assert [text for _, text in texts] == ["# good.yaml"]
     assert [fault.partition(": ")[2] for fault in faults] == [
-        "cannot be read: No such file or directory; check the name and who may read it",
-        "no text: byte 4 is not UTF-8; save it as UTF-8, or leave it out",
+        "cannot be read: No such file or directory; check the name and the permissions",
+        "not a text: byte 4 is not UTF-8; save it as UTF-8, or leave it out",
     ]
 
 

@@ -27,14 +27,14 @@ def test_where_manifests_say_all_the_start_is_certain() -> None:
 def test_where_nobody_knows_how_long_somebody_runs_no_time_is_told() -> None:
     told = one(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
     assert (told.waits, told.quantile(0.5), told.within, told.basis) == ([], None, 0, Basis.UNKNOWN)
-    assert told.depends_on[0] == "team/a holds 2 cpu and nobody knows how long it runs"
+    assert told.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
     assert told.depends_on[1].startswith("it waits because: couldn't assign flavors")
 
 
 def test_names_of_others_are_told_to_those_who_may_see_them() -> None:
     found = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
     told = one(found, "b", Asked(may_see=lambda _: False))
-    assert told.depends_on[0] == "somebody holds 2 cpu and nobody knows how long it runs"
+    assert told.depends_on[0] == "a Workload holds 2 cpu and its run time is unknown"
 
 
 def test_history_gives_an_interval_and_the_same_each_time() -> None:
@@ -69,7 +69,9 @@ def test_who_stands_too_far_back_is_told_of_by_the_pace_of_the_line() -> None:
     last = max(found.objects, key=lambda key: found.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
     told = one(found, last.name)
     assert told.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
-    assert told.depends_on == ["1689 are before it in line: told from the pace at which the first of them start"]
+    assert told.depends_on == [
+        "1689 Workloads are ahead of it: extrapolated from the pace at which the first of them start"
+    ]
 
 
 def test_a_document_tells_no_more_than_is_known() -> None:

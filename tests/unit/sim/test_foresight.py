@@ -25,7 +25,7 @@ def test_less_quota_would_evict_nobody_and_says_who_would_not_fit() -> None:
     (told,) = warned(state(THERE, 10), queue(1)[1])
     over, who = told.split(": ")
     assert over == "ClusterQueue cq would use 1 cpu of flavor f more than it then may"
-    assert who == "team/b would no longer fit; nobody else is admitted there"
+    assert who == "team/b would no longer fit; no other Workload is admitted there"
 
 
 def test_a_queue_that_is_drained_would_evict_all() -> None:
@@ -63,7 +63,7 @@ def test_quota_beyond_the_nodes_is_told() -> None:
     there = replace(found, revision=99, objects={**found.objects, key_of(node): node})
     assert warnings_of(there, queue(3)[1], lambda _: True) == []
     (told,) = warnings_of(there, queue(4)[1], lambda _: True)
-    assert told == "quota for cpu in flavor f would be 4 in all; the nodes there are have 3"
+    assert told == "quota for cpu in flavor f would be 4 in all; the existing nodes have 3"
 
 
 def _local(stop: str) -> Obj:

@@ -175,7 +175,7 @@ def test_there_is_one_cluster_at_the_start() -> None:
 @pytest.mark.parametrize("first", [[], [cluster("other")]])
 def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str]) -> None:
     (told,) = faults(*first, cluster(submit_at="5s"))
-    assert "metadata.name: there is no Cluster of this name from the start" in told
+    assert "metadata.name: no Cluster of this name exists at the start" in told
 
 
 def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
@@ -220,7 +220,7 @@ def test_a_configuration_of_kueue_configures_the_run_too() -> None:
 
 def test_only_one_of_them_says_how_long_pods_may_take() -> None:
     (fault,) = faults(waiting("{timeout: 1m}"), KUEUE)
-    assert fault.endswith("spec.waitForPodsReady: Kueue's Configuration says this already; keep one of them")
+    assert fault.endswith("spec.waitForPodsReady: it is already set by Kueue's Configuration; keep one of them")
 
 
 def test_a_run_has_one_configuration_and_none_that_it_cannot_keep() -> None:

@@ -177,8 +177,8 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
 @pytest.mark.parametrize(
     ("until", "told"),
     [
-        pytest.param(-1, "-1 is no length of a run", id="before the start"),
-        pytest.param(float("nan"), "nan is no length of a run", id="not a number"),
+        pytest.param(-1, "-1 is not a run length", id="before the start"),
+        pytest.param(float("nan"), "nan is not a run length", id="not a number"),
         pytest.param(1e9, "ten years", id="too long"),
         pytest.param(float("inf"), "inf is more than ten years; stop earlier", id="for ever"),
         pytest.param("99999999h", "99999999h is more than ten years", id="a text that is too long"),

@@ -70,7 +70,7 @@ def test_what_kubectl_applied_last_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("---\n\n", "no objects are in it"), ("a: [\n", "line"), ('{"apiVersion": "v1", "kind": "Pod"}', "metadata")],
+    [("---\n\n", "it contains no objects"), ("a: [\n", "line"), ('{"apiVersion": "v1", "kind": "Pod"}', "metadata")],
 )
 def test_what_is_wrong_is_told(text: str, told: str) -> None:
     with pytest.raises(InvalidScenario, match=told):

@@ -50,7 +50,7 @@ def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> No
     early, cut = "c,1000,1024,1,600,,LS,Running,20,10,", "d,1000"
     write_trace(tmp_path, (PODS[0], PODS[0], early, cut), (*NODES, "n,many,1,1,T4", "m,1,1,-1,T4"))
     assert [fault.partition("; ")[0] for fault in faults(tmp_path)] == [
-        "/pods.csv:5: it has not 11 fields, as the first line",
+        "/pods.csv:5: it does not have 11 fields, as the first line has",
         "/pods.csv:3: 'a' is in /pods.csv:2 already",
         "/nodes.csv:4: not a row of a trace: cpu_milli is 'many'",
         "/nodes.csv:5: not a row of a trace: gpu is '-1'",
@@ -61,7 +61,7 @@ def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> No
 @pytest.mark.parametrize("share", ["0", "1001"])
 def test_a_share_is_of_one_gpu(tmp_path: Path, share: str) -> None:
     (fault,) = faults(write_trace(tmp_path, (f"a,1000,1024,1,{share},,LS,Running,0,100,0",)))
-    assert fault.startswith(f"/pods.csv:2: not a row of a trace: gpu_milli is '{share}', and 1 to 1000 of one GPU")
+    assert fault.startswith(f"/pods.csv:2: not a row of a trace: gpu_milli is '{share}', not from 1 to 1000 of")
 
 
 def test_under_a_load_pods_come_faster_and_run_as_long(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_under_a_load_pods_come_faster_and_run_as_long(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
 def test_what_is_no_load_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no load: give a number above 0"):
+    with pytest.raises(ValueError, match="is not a load: give a number above 0"):
         load_of(text)
 
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path / "none")
-    assert fault == ": cannot be read: No such file or directory; check the name and who may read it"
+    assert fault == ": cannot be read: No such file or directory; check the name and the permissions"
     (tmp_path / "nodes.csv").write_text(f"{NODE_COLUMNS}\n")
     assert faults(tmp_path) == [
         f": no file of pods is in this folder; put a CSV file with the columns {_needed()} there"
@@ -88,12 +88,12 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_text("a,b\n1,2\n")
     (fault,) = faults(tmp_path)
-    assert fault.startswith("/more.csv: its columns are of no trace that is known; nodes need sn, cpu_milli")
+    assert fault.startswith("/more.csv: its columns match no known trace format; nodes need sn, cpu_milli")
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_bytes(b"\xff\xfe")
-    assert faults(tmp_path) == ["/more.csv: no text: byte 0 is not UTF-8; save it as UTF-8, or leave it out"]
+    assert faults(tmp_path) == ["/more.csv: not a text: byte 0 is not UTF-8; save it as UTF-8, or leave it out"]
 
 
 def test_manifests_run_beside_a_trace(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Two configurations under the same load: both are run, and what came of them is told side by side."""
+"""Comparison of two configurations: runs both under the same load, and reports the results side by side."""

@@ -1,4 +1,4 @@
-"""Who is better off under the second configuration, and who worse; and the whole of it in a sentence or two."""
+"""The Workloads with longer and shorter waits under the second configuration, and a summary in a sentence or two."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,41 +9,41 @@ from batchyard.sim.compare.runs import Runs
 from batchyard.sim.compare.sections import Both, Section, Unit, difference
 from batchyard.sim.difference import difference_of
 
-#: How many are named on either side.
+#: The number of Workloads named on either side.
 SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A Workload that waits for longer under one than under the other; times are in seconds."""
+    """A Workload with its waits under both configurations, in seconds."""
 
     workload: str
     queue: str
-    #: What becomes of it under the second, in a word or two, as `whatif` says it.
+    #: The effect of the second configuration on it, in the words of `whatif`.
     effect: str
     waits: tuple[float, float]
     preemptions: tuple[int, int]
 
     @property
     def longer(self) -> float:
-        """By how much longer it waits under the second."""
+        """Return how much longer it waits under the second."""
         return self.waits[1] - self.waits[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All whose wait changes, those with the largest change first."""
+    """All Workloads whose wait changes, the largest changes first."""
 
     better: Sequence[Change]
     worse: Sequence[Change]
-    #: How many wait for equally long.
+    #: The number of Workloads with equal waits.
     same: int
-    #: How many are in one run alone: what one of the configurations refused.
+    #: The number of Workloads in one run only, because the other configuration rejected them.
     alone: int
 
 
 def changes_of(runs: Runs) -> Changes:
-    """Who waits for how much longer or shorter."""
+    """Compute the changes of waits between both runs."""
     effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.begun).workloads}
     a, b = [{life.view.key: (run, life) for life in run.lives} for run in (runs.a, runs.b)]
     found = []
@@ -60,7 +60,7 @@ def changes_of(runs: Runs) -> Changes:
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: Changes) -> str:
-    """The difference in a sentence or two, from the first to the second."""
+    """Return the difference from the first to the second in a sentence or two."""
     found = next(section for section in sections if section.name == "overall").rows[0].figures
     if not changes.better and not changes.worse and all(one == other for one, other in found.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."
@@ -72,7 +72,7 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: Chang
         *_of_index(found["fairness"]),
         *_of_cost(found.get("cost", (None, None))),
     ]
-    what = "; ".join(parts) or "all in all as much"
+    what = "; ".join(parts) or "the totals are equal"
     who = f"{len(changes.better)} Workloads wait less, {len(changes.worse)} longer, {changes.same} as long."
     return f"{names[1]} against {names[0]}: {what}. {who}"
 

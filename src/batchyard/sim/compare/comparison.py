@@ -1,4 +1,4 @@
-"""The contrast of two configurations: run under one load, summed up, and as a document for programs."""
+"""Comparison of two configurations: runs both under one load, and summarizes the differences."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from batchyard.sim.whatif import to_its_end
 
 # --- repeats ---
 #
-# The same comparison with several seeds: means, and the interval in which the difference is with 95 % certainty.
+# The same comparison with several seeds: means, and the 95 % confidence interval of the difference.
 #
-# Both configurations get the same seeds, so differences are taken seed by seed; the interval is Student's t of those.
+# Both configurations get the same seeds, so differences are taken per seed; the interval is that of Student's t.
 
 
 #: The 97.5 % quantiles of Student's t by degrees of freedom, from 1 on; the normal distribution's beyond.
@@ -37,19 +37,19 @@ class Repeated:
 
     figure: Figure
     means: tuple[float, float]
-    #: Of the differences: their mean, and how far the interval goes to either side.
+    #: The mean of the differences, and the half-width of their interval.
     difference: float
     margin: float
     seeds: int
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval leaves out that there is no difference."""
+        """Whether the interval excludes zero."""
         return abs(self.difference) > self.margin
 
 
 def repeated(figure: Figure, values: Sequence[Both]) -> Repeated | None:
-    """A figure of all seeds, two at least; None unless all have it."""
+    """Return a figure over all seeds, at least two; None unless every seed has it."""
     known = [(a, b) for a, b in values if a is not None and b is not None]
     if len(known) < len(values) or len(known) < 2:
         return None
@@ -62,15 +62,15 @@ def repeated(figure: Figure, values: Sequence[Both]) -> Repeated | None:
     return Repeated(figure, means, mean, factor * spread / sqrt(count), count)
 
 
-#: In how many parts of the time lines are told.
+#: The number of intervals in lines.
 PARTS: Final = 120
-#: Of figures in a document.
+#: Decimal places of figures in a document.
 _DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How a number went in both, from the beginning to the later end: its means over equal parts of the time."""
+    """A number over time in both runs, from the start to the later end: its means over equal intervals."""
 
     name: str
     a: Sequence[float]
@@ -79,17 +79,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How both are run."""
+    """The options of both runs."""
 
     until: Duration | None = None
-    #: The first seed, and how many there are from it on.
+    #: The first seed, and the number of consecutive seeds.
     seed: int = 0
     seeds: int = 1
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """What came of two configurations under one load; tables and lines are of the first seed."""
+    """The results of two configurations under one load; tables and lines are those of the first seed."""
 
     names: tuple[str, str]
     runs: Runs
@@ -97,18 +97,18 @@ class Contrast:
     sections: Sequence[Section]
     changes: Changes
     lines: Sequence[Line]
-    #: Where several seeds were run.
+    #: The figures over all seeds; empty with a single seed.
     repeats: Sequence[Repeated]
     warnings: Sequence[str]
 
     @property
     def headline(self) -> str:
-        """All of it in a sentence or two."""
+        """Return the summary in a sentence or two."""
         return headline(self.names, self.sections, self.changes)
 
     @property
     def lasts(self) -> float:
-        """Until the later end, in seconds."""
+        """Return the time until the later end, in seconds."""
         return seconds(self.runs.end - self.runs.a.begun)
 
 
@@ -118,7 +118,7 @@ def contrast(
     settings: Settings = Settings(),
     finish: Callable[[Simulation], None] = to_its_end,
 ) -> Contrast:
-    """Run both with each seed, and sum up; `finish` takes each simulation to its end."""
+    """Run both with each seed, and summarize; `finish` runs each simulation to its end."""
     runs = run_both(pair, settings.until, settings.seed, finish)
     sections = sections_of(runs)
     more = range(settings.seed + 1, settings.seed + settings.seeds)
@@ -129,7 +129,7 @@ def contrast(
 
 
 def document_of(found: Contrast) -> dict[str, Any]:
-    """The contrast for programs: times in seconds, costs in dollars."""
+    """Return the comparison as a document for programs: times in seconds, costs in dollars."""
     told: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "ConfigurationComparison",
@@ -165,7 +165,7 @@ def _lasted(run: Run) -> float:
 
 
 def _lines(runs: Runs) -> list[Line]:
-    """Who waits and who holds quota, and how much of each resource is in use."""
+    """Return the lines of pending Workloads, of Workloads with quota, and of each resource in use."""
     a, b = runs.a, runs.b
     lines = [
         _line("Workloads waiting", runs, a.watch.lives.waiting, b.watch.lives.waiting),
@@ -194,7 +194,7 @@ def _section(section: Section) -> list[dict[str, Any]]:
 
 
 def _rounded(figures: dict[str, float | None]) -> dict[str, float]:
-    """The figures there are; whole ones without a point."""
+    """Return the known figures; integral values as int."""
     return {name: _number(figure) for name, figure in figures.items() if figure is not None}
 
 

@@ -1,10 +1,10 @@
-"""How fairly a run gave what there was, while there was too little: in the time in which some Workload waited.
+"""Fairness of a run, in the time in which Workloads waited.
 
-Of each resource a team held a share of all quota, on average over that time; the largest of its shares is what it got.
-What it was due is the same of the nominal quota of its ClusterQueues; where a team has none, the weights of the
-ClusterQueues are what all were due. A ClusterQueue with several teams is due to them in equal parts. Jain's index says
-how alike what they got of their due is: 1 if all got the same of it, 1/n if one of n got all. Source: Jain, Chiu, Hawe,
-A Quantitative Measure of Fairness and Discrimination (DEC TR-301, 1984).
+A team held a share of the quota of each resource, as a mean over that time; the largest of these is what it got. Its
+due is the same of the nominal quota of its ClusterQueues. If a team has none, all dues follow from the weights of the
+ClusterQueues. Several teams of one ClusterQueue divide its due equally. Jain's index measures the equality of the
+ratios of got to due: 1 if all are equal, 1/n if one of n teams got everything. Source: Jain, Chiu, Hawe, A Quantitative
+Measure of Fairness and Discrimination (DEC TR-301, 1984).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from batchyard.sim.compare.workload_records import Team
 
 @dataclass(frozen=True, slots=True)
 class TeamShare:
-    """Shares of a team while somebody waited: of all quota, and of what all were due."""
+    """The shares of a team while Workloads waited: got and wanted of all quota, and its part of all dues."""
 
     got: float
     wanted: float
@@ -26,23 +26,23 @@ class TeamShare:
 
     @property
     def of_due(self) -> float | None:
-        """What it got of its due: 1 if just that; None if nothing was due."""
+        """Return the ratio of got to due; None if nothing was due."""
         return self.got / self.due if self.due else None
 
     @property
     def of_wanted(self) -> float | None:
-        """What it got of what it asked for."""
+        """Return the ratio of got to wanted."""
         return self.got / self.wanted if self.wanted else None
 
 
 def jain(amounts: Sequence[float]) -> float | None:
-    """Jain's index of some amounts; None if there are none, or nobody has any."""
+    """Return Jain's index of some amounts; None if there are none, or all are 0."""
     squares = sum(amount * amount for amount in amounts)
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
 def shares_of(run: Run) -> dict[str, TeamShare]:
-    """The shares of the teams that wanted anything while somebody waited, by name; empty if nobody ever did."""
+    """Return the shares of the teams with requests while Workloads waited, by name; empty if none ever waited."""
     lives = run.watch.lives
     total = _total_quota(run)
     teams = {name: team for name, team in sorted(lives.teams.items()) if any(team.wanted_while_short.values())}
@@ -63,7 +63,7 @@ def _largest(areas: Mapping[str, int], total: Mapping[str, int], lasted: int) ->
 
 
 def _total_quota(run: Run) -> dict[str, int]:
-    """All nominal quota at the end, by resource, that of Cohorts among it."""
+    """Return all nominal quota at the end by resource, including that of Cohorts."""
     total: dict[str, int] = {}
     for (_, _, resource), curve in run.watch.nominal.items():
         total[resource] = total.get(resource, 0) + curve.value
@@ -71,7 +71,7 @@ def _total_quota(run: Run) -> dict[str, int]:
 
 
 def _due(run: Run, total: Mapping[str, int], teams: Mapping[str, Team]) -> dict[str, float]:
-    """By team, its part of what all are due."""
+    """Return each team's part of all dues."""
     users: dict[str, list[str]] = {}
     for name in teams:
         for queue in dict.fromkeys(life.cluster_queue for life in run.lives if life.view.namespace == name):

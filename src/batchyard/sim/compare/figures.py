@@ -1,8 +1,9 @@
-"""The figures of two runs: what all came to, waits by groups, utilisation, fairness, machines and costs.
+"""The figures of a comparison: totals, waits by groups, utilisation, fairness, machines and costs.
 
-A wait is all the time that a Workload was without quota, from its creation on, and again after each eviction. One that
-has not started waits until the later of both ends: what is told of it is the least it waits. Sizes are told by the
-largest request of the load, resource by resource: what asks for a tenth of it at most is small, up to a half medium.
+A wait is all the time that a Workload was without quota, from its creation on, and again after each eviction. A
+Workload that has not started waits until the later end of both runs, which is a lower bound of its wait. The size of a
+Workload is relative to the largest request of the load, resource by resource. It is small up to a tenth of it, and
+medium up to a half.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +88,7 @@ _POOLS: Final = (
 
 
 def sections_of(runs: Runs) -> list[Section]:
-    """All of them; those with nothing to tell are left out."""
+    """Return all sections; empty ones are left out."""
     size = _sizes(runs)
     found = [
         _overall(runs),
@@ -106,7 +107,7 @@ def sections_of(runs: Runs) -> list[Section]:
 
 
 def overall(runs: Runs, run: Run) -> Figures:
-    """What all of one run came to."""
+    """Return the overall figures of one run."""
     counts, shares = run.result.counts, shares_of(run)
     teams = [_mean(runs, run, lives) for lives in _grouped(run, _team).values()]
     ended = [life.finished for life in run.lives if life.finished is not None]
@@ -144,7 +145,7 @@ def _overall(runs: Runs) -> Section:
 
 
 def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> Section:
-    """The waits of Workloads by what they have in common."""
+    """Return the waits of Workloads by a common property."""
     a, b = [
         {key: _waits_of(runs, run, lives) for key, lives in _grouped(run, group).items()} for run in (runs.a, runs.b)
     ]
@@ -177,13 +178,13 @@ def _team(life: Life) -> str:
 
 
 def _priority_class(life: Life) -> str:
-    """The class of its priority; where it has none, the number."""
+    """Return its priority class, or its priority value without one."""
     named = life.obj["spec"].get("priorityClassRef") or {}
     return str(named.get("name") or f"(priority {life.view.priority})")
 
 
 def _sizes(runs: Runs) -> dict[str, str]:
-    """How large each Workload is, by namespace and name."""
+    """Return the size of each Workload by namespace and name."""
     asked: dict[str, dict[str, int]] = {}
     most: dict[str, int] = {}
     for life in (*runs.a.lives, *runs.b.lives):
@@ -206,7 +207,7 @@ def _fairness(runs: Runs) -> Section:
     note = "while some Workload waited; shares of all quota, the largest over resources"
     return Section(
         "fairness",
-        "what teams got while somebody waited",
+        "what teams got while Workloads waited",
         "team",
         _FAIRNESS,
         joined(_shares(runs.a), _shares(runs.b)),
@@ -222,7 +223,7 @@ def _shares(run: Run) -> dict[str, Figures]:
 
 
 def _by_queue(at: FlavorResource) -> str:
-    """Quota of a Cohort is nobody's: its users are told with the ClusterQueues that have it."""
+    """Return '' for a Cohort's quota: its users are counted with their ClusterQueues."""
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
@@ -233,12 +234,12 @@ def _quota_by_flavor(runs: Runs) -> Section:
 
 def _quota_by_queue(runs: Runs) -> Section:
     a, b = [_quota_of(run, _by_queue) for run in (runs.a, runs.b)]
-    title, note = "quota in use by ClusterQueue", "what is above its quota is borrowed"
+    title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
     return Section("quotaByQueue", title, "quota", _QUEUES, joined(a, b), note)
 
 
 def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Quota and how much of it was in use, of what goes by one name, from the start of the run to its end."""
+    """Return the quota and its usage, summed by a group name, over the whole run."""
     nominal, used = together(run, run.watch.nominal, group), together(run, run.watch.lives.used, group)
     nothing, told = Curve(run.begun), {}
     for name in sorted({**nominal, **used}):
@@ -255,7 +256,7 @@ def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Fig
 def together(
     run: Run, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """The sums of the curves that go by one name."""
+    """Return the sums of the curves with the same group name."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group(at), []).append(curve)
@@ -266,7 +267,7 @@ def together(
 
 
 def _machines(runs: Runs) -> Section:
-    title = "what pods on nodes asked for of what there is, by pool"
+    title = "requests of pods on nodes, by pool"
     return Section("machines", title, "pool", _MACHINES, joined(_machine_use(runs.a), _machine_use(runs.b)))
 
 
@@ -297,7 +298,7 @@ def _by_pool(run: Run) -> dict[str, Figures]:
 
 
 def _teams(runs: Runs) -> Section:
-    note = "what no pod took is idle, or booting until a node is ready"
+    note = "unused time is idle, or booting until a node is ready"
     return Section("teams", "costs by team", "team", _COSTS, joined(_by_team(runs.a), _by_team(runs.b)), note)
 
 
@@ -317,5 +318,5 @@ def _spent(lines: Sequence[Line]) -> Figures:
 
 
 def in_units(resource: str, amount: float) -> float:
-    """An amount as it is written: cpu in cpus, not in thousandths; memory in GiB."""
+    """Convert an amount to its display unit: cpus instead of thousandths, memory in GiB."""
     return amount / _PARTS.get(resource, 1)

@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formatting of figures for display."""
 
 from batchyard.sim.compare.sections import Both, Figure, Good, Unit, difference
 
@@ -6,7 +6,7 @@ NOTHING = "-"
 
 
 def told(unit: Unit, value: float | None) -> str:
-    """A figure with its unit; `-` where there is none."""
+    """Format a figure with its unit; `-` for None."""
     if value is None:
         return NOTHING
     match unit:
@@ -25,7 +25,7 @@ def told(unit: Unit, value: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    """To the second, below ten seconds to the tenth: `1h4m30s`, `2.5s`."""
+    """Format seconds, below ten with one decimal: `1h4m30s`, `2.5s`."""
     if seconds < 10:
         return f"{round(seconds, 1):g}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -35,7 +35,7 @@ def _time(seconds: float) -> str:
 
 
 def told_change(figure: Figure, both: Both) -> str:
-    """By how much the second is more, with its sign; nothing where they are as good as equal."""
+    """Format the change from the first to the second, with its sign; empty if it is zero or rounds to zero."""
     change = difference(both)
     if not change:
         return ""
@@ -46,7 +46,7 @@ def told_change(figure: Figure, both: Both) -> str:
 
 
 def verdict(figure: Figure, both: Both) -> str:
-    """Whether the second is `better` or `worse`; '' where neither is, or nobody can say."""
+    """Return whether the second figure is `better` or `worse`; '' for equal, unknown and neutral ones."""
     change = difference(both)
     if not change or figure.good is Good.NEITHER:
         return ""

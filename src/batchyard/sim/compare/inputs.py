@@ -1,8 +1,8 @@
-"""What is compared: two configurations, and the load that both get.
+"""The inputs of a comparison: two configurations, and their common load.
 
-A configuration is all but work: queues, cohorts, flavors, priorities, a Cluster, the settings of a Scenario. Work is
-Jobs, JobSets, Pods and Workloads. It comes from manifests of its own, and then neither configuration may have any; or
-it is in both, and then it must be the same in both, or more than the configurations would differ.
+A configuration is everything except work: queues, cohorts, flavors, priorities, a Cluster, the settings of a Scenario.
+Work is Jobs, JobSets, Pods and Workloads. If a separate load is given, neither configuration may contain work.
+Otherwise both must contain the same work, because a difference in work would be compared as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +17,20 @@ from batchyard.sim.files import Source, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
 from batchyard.sim.state_manifests import Part, manifest_texts
 
-#: The kinds that are load.
+#: The kinds that are work.
 WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
-_NO_WORK: Final = "there is no Job, JobSet, Pod or Workload in it"
+_NO_WORK: Final = "it contains no Job, JobSet, Pod or Workload"
 
 
 class Side(NamedTuple):
-    """A configuration: what it is called, and where its manifests are."""
+    """A configuration: its name and the sources of its manifests."""
 
     name: str
     sources: Sequence[Source]
 
 
 class Pair(NamedTuple):
-    """The scenarios of both, and what is odd about their manifests."""
+    """The scenarios of both, and the warnings about their manifests."""
 
     a: Scenario
     b: Scenario
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def read_pair(a: Side, b: Side, load: Sequence[Source] = (), until: Duration | None = None) -> Pair:
-    """The scenarios of both under the load, to end `until`; InvalidScenario with all that is wrong."""
+    """Read the scenarios of both with the load, to end at `until`; raises InvalidScenario with all errors."""
     unread: list[FileFault] = []
     common = read_manifests(manifest_texts(read_sources(load, unread), Part.WORK)) if load else Manifests()
     part = Part.CONFIGURATION if load else Part.ALL
@@ -65,9 +65,9 @@ def _work(manifests: Manifests) -> list[Manifest]:
 
 
 def _own_work(side: Manifests) -> Iterator[Fault]:
-    """Work in a configuration beside the load of both."""
+    """Report work in a configuration if there is a separate load."""
     for manifest in _work(side)[:1]:
-        problem = "work in a configuration, and a load for both is given besides"
+        problem = "a configuration may not contain work beside a load for both"
         yield manifest.fault(FieldError("", problem, "move it to the load, or leave out --trace"))
 
 
@@ -81,7 +81,7 @@ def _scenario(side: Manifests, common: Manifests, faults: list[Fault | FileFault
 
 
 def _unlike(a: Side, b: Side, work_a: Sequence[Manifest], work_b: Sequence[Manifest]) -> Iterator[FileFault]:
-    """The first difference between the work of two configurations."""
+    """Report the first difference between the work of two configurations."""
     known = {_name(manifest): manifest for manifest in work_b}
     remedy = "give both the same work, or one load for both with --trace"
     for manifest in work_a:
@@ -92,7 +92,7 @@ def _unlike(a: Side, b: Side, work_a: Sequence[Manifest], work_b: Sequence[Manif
             return
         path = _first_difference(manifest.obj, other.obj)
         if path is not None:
-            yield FileFault(manifest.source, FieldError(path, f"{name} is otherwise in {b.name}", remedy))
+            yield FileFault(manifest.source, FieldError(path, f"{name} differs in {b.name}", remedy))
             return
     for name, manifest in known.items():
         yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, and not in {a.name}", remedy))
@@ -102,7 +102,7 @@ def _unlike(a: Side, b: Side, work_a: Sequence[Manifest], work_b: Sequence[Manif
 
 
 def _name(manifest: Manifest) -> str:
-    """What it is called, and when it comes: an object may be applied again later."""
+    """Return the name and the time of an object, because an object may be applied again later."""
     metadata = manifest.obj["metadata"]
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     at = annotation(manifest.obj, well_known.SUBMIT_AT)
@@ -110,7 +110,7 @@ def _name(manifest: Manifest) -> str:
 
 
 def _first_difference(one: Any, other: Any, path: str = "") -> str | None:
-    """The path of the first field in which two values differ; None if they are equal."""
+    """Return the path of the first field in which two values differ; None if they are equal."""
     if one == other:
         return None
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -127,7 +127,7 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str | None:
 
 
 def _ends(a: Side, b: Side, scenarios: Sequence[Scenario], until: Duration | None) -> Iterator[FileFault]:
-    """Runs that end at different times by their own word cannot be compared."""
+    """Report different horizons: such runs cannot be compared."""
     first, second = [scenario.horizon for scenario in scenarios]
     if until is None and first != second:
         yield FileFault(

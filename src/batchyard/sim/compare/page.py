@@ -1,4 +1,4 @@
-"""A contrast as one HTML file that needs nothing else: no script, lines and bars as SVG, light and dark."""
+"""HTML page of a comparison: one self-contained file without scripts, with lines and bars as SVG."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -10,15 +10,15 @@ from batchyard.sim.compare.comparison import Contrast, Line, Repeated
 from batchyard.sim.compare.formatting import told, told_change, verdict
 from batchyard.sim.compare.sections import Both, Figure, Row, Section, Unit
 
-#: The figures shown first, large.
+#: The figures shown first, in large cards.
 _FIRST: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
-#: In these sections a bar shows this figure of each row.
+#: The figures that a section shows as bars.
 _BARS: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
 _HEIGHT: Final = 100
 
 
 def page(found: Contrast) -> str:
-    """The whole file."""
+    """Return the whole page."""
     title = f"{found.names[0]} against {found.names[1]}"
     style = "".join(_style(name) for name in (STYLE, COMPARE_STYLE))
     return (
@@ -57,7 +57,7 @@ def _parts(found: Contrast) -> Iterator[str]:
     counts = found.changes.better, found.changes.worse
     columns = "".join(
         _panel(title, _changes(found, changes[:SHOWN]), f"{len(changes)} in all, the largest changes first")
-        for title, changes in zip(("who would wait less", "who would wait longer"), counts, strict=True)
+        for title, changes in zip(("Workloads with shorter waits", "Workloads with longer waits"), counts, strict=True)
         if changes
     )
     yield f'<div class="columns">{columns}</div>\n' if columns else ""
@@ -74,12 +74,12 @@ def _panel(title: str, content: str, note: str = "") -> str:
 
 def _never(overall: Section) -> str:
     if any(overall.rows[0].figures["neverAdmitted"]):
-        return "who never admitted counts as waiting until the later end: the least that these wait"
+        return "Workloads that were never admitted count as waiting until the later end, a lower bound"
     return ""
 
 
 def _figures(overall: Section) -> str:
-    """The first figures, large."""
+    """Return the first figures as large cards."""
     (row,) = overall.rows
     cards = [
         _card(figure, row) for figure in overall.figures if figure.name in _FIRST and any(row.figures[figure.name])
@@ -101,7 +101,7 @@ def _card(figure: Figure, row: Row) -> str:
 
 
 def _table(found: Contrast, section: Section) -> str:
-    """A section: of each figure both sides and the change, with a bar for the one that matters most."""
+    """Return a section as a table: both sides and the change of each figure, with a bar for the main one."""
     bar = next((figure for figure in section.figures if figure.name in _BARS), None)
     heads = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
     under = []
@@ -129,7 +129,7 @@ def _table(found: Contrast, section: Section) -> str:
 
 
 def _is_common(section: Section, figure: Figure) -> bool:
-    """Whether it is the same on both sides in all rows: once is enough."""
+    """Whether the figure is equal on both sides in all rows, so that one column is enough."""
     return all(a == b for a, b in (_of(row, figure) for row in section.rows))
 
 
@@ -195,7 +195,7 @@ def _plain(heads: str, rows: Sequence[str]) -> str:
 
 
 def _bars(both: Both, most: float) -> str:
-    """A bar for each side, as long as it is of the longest in the table."""
+    """Return a bar for each side, relative to the longest in the table."""
     made = []
     for side, value in zip("ab", both, strict=True):
         width = 100 * (value or 0) / most if most else 0
@@ -222,7 +222,7 @@ def _chart(line: Line, found: Contrast) -> str:
 
 
 def _path(values: Sequence[float], most: float) -> str:
-    """Steps, one for each part of the time; a little room is left above."""
+    """Return the steps of a line, one for each interval, with a margin at the top."""
     steps: list[str] = []
     for index, value in enumerate(values):
         y = _HEIGHT - (value / most if most else 0) * (_HEIGHT - 4)

@@ -1,4 +1,4 @@
-"""Two runs of one load with one seed, each under its configuration: whatever differs comes of the configurations."""
+"""Runs of one load with one seed under two configurations, so that these cause all differences."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from batchyard.sim.whatif import Comparison, Course, Start, course, to_its_end
 
 @dataclass(frozen=True)
 class Run:
-    """One of them, once it has ended."""
+    """One of the two runs, ended."""
 
     course: Course
     watch: Watch
@@ -32,46 +32,46 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """What it came to."""
+        """Return its result."""
         return self.course.result
 
     @property
     def lives(self) -> list[Life]:
-        """What became of its Workloads, in the order in which they came."""
+        """Return the lives of its Workloads, in the order of creation."""
         return list(self.watch.lives.lives.values())
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Both."""
+    """Both runs."""
 
     a: Run
     b: Run
 
     @property
     def end(self) -> Instant:
-        """The later end: until then those wait that never get quota, in either."""
+        """Return the later end of both, until which unadmitted Workloads count as waiting."""
         return max(self.a.result.now, self.b.result.now)
 
     @property
     def comparison(self) -> Comparison:
-        """Both as a change from the first to the second."""
+        """Return both runs as a change from the first to the second."""
         return Comparison(self.a.course, self.b.course)
 
     def waited(self, run: Run, life: Life) -> Duration:
-        """How long a Workload was without quota in all, again after evictions too; to the later end if it still is."""
+        """Return the total time that a Workload was without quota, until the later end if it still is."""
         end = life.gone if life.gone is not None else self.end
         return run.result.waits.waited(life.obj, end)
 
     def waited_seconds(self, run: Run, life: Life) -> float:
-        """The same in seconds."""
+        """Return the same in seconds."""
         return seconds(self.waited(run, life))
 
 
 def run_both(
     pair: Pair, until: Duration | None = None, seed: int = 0, finish: Callable[[Simulation], None] = to_its_end
 ) -> Runs:
-    """Run both; `finish` takes a simulation to its end, and may show how far it is."""
+    """Run both; `finish` runs a simulation to its end, and may show progress."""
     return Runs(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
 
 
@@ -86,36 +86,37 @@ def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable
     return Run(told, watches[0], watches[0].begun)
 
 
-# --- traced ---
+# --- trace as Jobs ---
 #
-# The pods of a trace as Jobs that queue: what a configuration of queues makes of them.
+# The pods of a trace as Jobs with a queue, for comparing queue configurations.
 #
-# Each pod is a Job of one pod in the namespace `trace`: in the LocalQueue called as its quality of service is (`ls`,
-# `be`) where both configurations have one, else in the LocalQueue `default`. The trace's nodes are told as Nodes.
+# Each pod becomes a Job of one pod in the namespace `trace`. Its LocalQueue is named after its quality of service
+# (`ls`,
+# `be`) if both configurations have one, else it is `default`. The trace's nodes become Nodes.
 
 
 DEFAULT: Final = "default"
 
 
 def is_trace(path: Path) -> bool:
-    """Whether it is a folder of a trace: one with CSV files."""
+    """Whether a path is a trace: a folder with CSV files."""
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
 def as_jobs(folder: Path, load: Fraction, sides: Sequence[Side]) -> list[Obj]:
-    """The trace's nodes and pods as objects to apply, in order of time; InvalidScenario with what is wrong."""
+    """Return the nodes and pods of the trace as objects to apply, in order of time; raises InvalidScenario."""
     queues = set.intersection(*map(_queues, sides))
     trace = read_trace(folder, load)
     missing = sorted({_queue(pod, queues) for pod in trace.pods} - queues)
     if missing:
-        problem = f"both need a LocalQueue {NAMESPACE}/{missing[0]}, where the pods of the trace are to queue"
+        problem = f"both need a LocalQueue {NAMESPACE}/{missing[0]} for the pods of the trace"
         remedy = "give them one; pods that queue nowhere are for `batchyard simulate --trace`"
         raise InvalidScenario([FileFault(", ".join(side.name for side in sides), FieldError("", problem, remedy))])
     return list(_objects(trace, queues))
 
 
 def _queues(side: Side) -> set[str]:
-    """The LocalQueues that it has for a trace."""
+    """Return the LocalQueues that a configuration has for a trace."""
     objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
     return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
@@ -138,7 +139,7 @@ def _objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
 
 
 def _job(pod: Obj, traced: TracedPod, queue: str, at: Duration) -> Obj:
-    """A pod as a Job; one that never was scheduled is deleted when it was deleted in the trace."""
+    """Return a pod as a Job; one that was never scheduled is deleted at its deletion time in the trace."""
     annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: duration_text(at)}
     if traced.scheduled is None:
         annotations[well_known.DELETE_AT] = duration_text(traced.deleted)

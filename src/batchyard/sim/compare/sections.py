@@ -1,4 +1,4 @@
-"""What is told of two runs side by side: sections of rows, and in each row figures of both."""
+"""The data model of comparison tables: sections of rows, and in each row the figures of both runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 
 class Unit(StrEnum):
-    """What a figure counts."""
+    """The unit of a figure."""
 
     COUNT = "count"
     SECONDS = "seconds"
@@ -18,7 +18,7 @@ class Unit(StrEnum):
 
 
 class Good(StrEnum):
-    """Which of two figures is the better one."""
+    """Whether a smaller or a larger figure is better."""
 
     LESS = "less"
     MORE = "more"
@@ -27,7 +27,7 @@ class Good(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A column: its name for programs, its title, what it counts, and which is better."""
+    """A column: its name for programs, its title, its unit, and which direction is better."""
 
     name: str
     title: str
@@ -35,13 +35,13 @@ class Figure:
     good: Good = Good.NEITHER
 
 
-#: What both runs came to; None where there is nothing to tell.
+#: The values of both runs; None for an unknown value.
 Both: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is told of one thing, by the name of the figure."""
+    """The figures of one subject, by the name of the figure."""
 
     name: str
     figures: Mapping[str, Both]
@@ -53,7 +53,7 @@ class Section:
 
     name: str
     title: str
-    #: What its rows are about.
+    #: The subject of its rows.
     about: str
     figures: Sequence[Figure]
     rows: Sequence[Row]
@@ -61,13 +61,13 @@ class Section:
 
 
 def difference(both: Both) -> float | None:
-    """By how much the second is more; None where either has nothing to tell."""
+    """Return by how much the second exceeds the first; None if either is unknown."""
     a, b = both
     return None if a is None or b is None else b - a
 
 
 def joined(a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]) -> list[Row]:
-    """Rows of figures by name, of both: in order of the names, whichever is the first."""
+    """Merge the figures of both runs into rows, sorted by name."""
     rows = []
     for name in sorted({**a, **b}):
         one, other = a.get(name, {}), b.get(name, {})

@@ -1,4 +1,4 @@
-"""Follows a run by its watch events: Workloads, quota and machines, as far as a comparison tells of them."""
+"""Observes a run for a comparison, by its watch events: Workloads, quota and machines."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,26 +14,26 @@ from batchyard.sim.compare.workload_records import FlavorResource, Lives
 from batchyard.sim.time_series import Curve
 from batchyard.sim.world import World
 
-#: The pool of nodes that are in none.
+#: The pool of nodes without one.
 NO_POOL: Final = ""
-#: Of nodes, what is not told: pods ask for none of it.
+#: Resources of nodes that are not compared, because pods do not request them.
 _LEFT_OUT: Final = frozenset({"pods", "ephemeral-storage"})
 
 
 class Machines:
-    """What nodes have and what pods on them ask for, by pool and resource."""
+    """The allocatable resources of nodes and the requests of pods on them over time, by pool and resource."""
 
     def __init__(self, begun: Instant) -> None:
         self._begun = begun
         self.nodes: dict[str, Curve] = {}
         self.total: dict[tuple[str, str], Curve] = {}
         self.used: dict[tuple[str, str], Curve] = {}
-        #: By node, its pool and what it has; by pod, the pool and what it takes.
+        #: By node, its pool and its allocatable resources; by pod, the pool and its requests.
         self._has: dict[str, tuple[str, dict[str, int]]] = {}
         self._takes: dict[str, tuple[str, dict[str, int]]] = {}
 
     def on_node(self, event: WatchEvent, now: Instant) -> None:
-        """A node changed."""
+        """Apply a watch event of a node."""
         view = node_view(event.obj)
         pool = view.labels.get(well_known.NODE_POOL, NO_POOL)
         before = self._has.pop(view.name, None)
@@ -47,7 +47,7 @@ class Machines:
             self._count(self.total, (pool, has), 1, now)
 
     def on_pod(self, event: WatchEvent, now: Instant) -> None:
-        """A pod changed."""
+        """Apply a watch event of a pod."""
         view = pod_view(event.obj)
         is_there = bool(view.node_name) and event.type is not EventType.DELETED and not view.is_terminal
         if is_there and view.uid not in self._takes and view.node_name in self._has:
@@ -69,7 +69,7 @@ class Machines:
 
 
 class Watch:
-    """To be made before a run begins, so that nothing of it is missed."""
+    """The observations of a run; create it before the run begins."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,13 +77,13 @@ class Watch:
         self.begun = self._begun = world.start
         self.lives = Lives(world.start, self._queue_of)
         self.machines = Machines(world.start)
-        #: By ClusterQueue or Cohort, flavor and resource; that of Cohorts under `Cohort/NAME`.
+        #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
         self.nominal: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}
         world.client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Take note of changes."""
+        """Apply watch events."""
         now = self._kernel.now()
         self.lives.let_pass(now)
         for event in events:
@@ -98,7 +98,7 @@ class Watch:
                 self._on_quota(event, now)
 
     def _queue_of(self, namespace: str, name: str) -> str | None:
-        """The ClusterQueue of a LocalQueue, as the platform knows it that runs now: one may take another's place."""
+        """Return the ClusterQueue of a LocalQueue from the current platform, which a crash may have replaced."""
         return self._world.platform.index.cluster_queue_of(namespace, name)
 
     def _on_quota(self, event: WatchEvent, now: Instant) -> None:

@@ -1,7 +1,7 @@
-"""What became of each Workload of a run, told from watch events; and what teams held while somebody had to wait.
+"""The lives of Workloads in a run, from watch events, and the resources that teams held while Workloads waited.
 
-A Workload holds quota from its reservation until it is finished, evicted or gone. One that holds none, is active and
-not finished, waits. The team is the namespace.
+A Workload holds quota from its reservation until it is finished, evicted or deleted. An active, unfinished Workload
+without quota waits. The team is the namespace.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,30 +21,30 @@ _NONE: Final[Mapping[FlavorResource, int]] = {}
 
 @dataclass(slots=True)
 class Life:
-    """A Workload."""
+    """The life of a Workload."""
 
-    #: As it was last.
+    #: The latest version.
     obj: Obj
     created: Instant
     cluster_queue: str = ""
-    #: When it got quota first, and since when it holds it now.
+    #: The time of the first reservation, and the begin of the current one.
     started: Instant | None = None
     since: Instant | None = None
     finished: Instant | None = None
     gone: Instant | None = None
-    #: How long it held quota in vain: until an eviction.
+    #: The time with quota that ended in an eviction.
     cut_short: Duration = 0
     holds: Mapping[FlavorResource, int] = field(default_factory=dict)
     waits: bool = False
 
     @property
     def view(self) -> WorkloadView:
-        """It as decisions see it."""
+        """Return its view, as used for scheduling."""
         return workload_view(self.obj)
 
     @property
     def asked(self) -> dict[str, int]:
-        """All it asks for, by resource, whole numbers as in views."""
+        """Return its total requests by resource, in the integer units of views."""
         asked: dict[str, int] = {}
         for pod_set in self.view.pod_sets:
             for resource, amount in pod_set.template.requests:
@@ -54,7 +54,7 @@ class Life:
 
 @dataclass(slots=True)
 class Team:
-    """A namespace: what it holds and wants, and both added up over the time in which somebody waited."""
+    """A namespace: its held and requested amounts, and their integrals over the time in which Workloads waited."""
 
     held: dict[str, int] = field(default_factory=dict)
     wanted: dict[str, int] = field(default_factory=dict)
@@ -63,30 +63,30 @@ class Team:
     wanted_while_short: dict[str, int] = field(default_factory=dict)
 
     def let_pass(self, lasted: Duration) -> None:
-        """So much time has passed in which somebody waited."""
+        """Add a span of time in which Workloads waited."""
         for now, area in ((self.held, self.held_while_short), (self.wanted, self.wanted_while_short)):
             for resource, amount in now.items():
                 area[resource] = area.get(resource, 0) + amount * lasted
 
 
 class Lives:
-    """See the module."""
+    """The lives of all Workloads, the amounts of each team, and the numbers of waiting and running Workloads."""
 
     def __init__(self, begun: Instant, queue_of: Callable[[str, str], str | None]) -> None:
         self._queue_of = queue_of
         self._begun = begun
         self._at = begun
-        #: By uid, in the order in which they came.
+        #: By uid, in the order of creation.
         self.lives: dict[str, Life] = {}
         self.teams: dict[str, Team] = {}
         self.waiting = Curve(begun)
         self.running = Curve(begun)
         self.used: dict[FlavorResource, Curve] = {}
-        #: For how long somebody waited.
+        #: The total time in which Workloads waited.
         self.short_for: Duration = 0
 
     def let_pass(self, now: Instant) -> None:
-        """Things stood until now as they stand."""
+        """Advance to now, with nothing changed since the last event."""
         lasted, self._at = now - self._at, now
         if lasted > 0 and self.waiting.value:
             self.short_for += lasted
@@ -94,7 +94,7 @@ class Lives:
                 team.let_pass(lasted)
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
-        """Take note of a change of a Workload."""
+        """Apply a watch event of a Workload."""
         view = workload_view(event.obj)
         life = self.lives.get(view.uid)
         if life is None:
@@ -109,7 +109,7 @@ class Lives:
         self._wait(life, view.active and not view.quota_reserved and not is_over, now)
 
     def _hold(self, life: Life, holds: bool, now: Instant) -> None:
-        """It holds quota from now on, perhaps other than before, or none."""
+        """Set the quota that a Workload holds from now on; none unless `holds`."""
         if holds and life.since is None:
             life.since = now
             life.started = now if life.started is None else life.started
@@ -152,7 +152,7 @@ class Lives:
 
 
 def _holding(view: WorkloadView) -> dict[FlavorResource, int]:
-    """What it holds, by ClusterQueue, flavor and resource."""
+    """Return what it holds, by ClusterQueue, flavor and resource."""
     held: dict[FlavorResource, int] = {}
     for pod_set in view.holdings:
         for resource, amount in pod_set.usage:

@@ -1,1 +1,1 @@
-"""Faults of a simulation: what is injected, and when."""
+"""Fault injection for simulations: the faults, and their execution."""

@@ -1,19 +1,19 @@
-"""Faults: what a scenario lets go wrong, and when.
+"""Faults: what a scenario injects, and when.
 
     faults:
-    - {at: 10m, fail: {node: gke-...}}                                    the machine of a node is lost
-    - {at: 10m, fail: {pool: spot-np, count: 3}}                          of so many nodes of a pool
-    - {at: 10m, fail: {jobSet: team/train}}                               of a node on which it runs; `pod:` likewise
+    - {at: 10m, fail: {node: gke-...}}                                    the machine of a node crashes
+    - {at: 10m, fail: {pool: spot-np, count: 3}}                          those of 3 nodes of a pool
+    - {at: 10m, fail: {jobSet: team/train}}                               one under a JobSet's pods; `pod:` likewise
     - {at: 10m, fail: {slice: tpu-0}}                                     all machines of a pool
-    - {at: 10m, reclaimSpot: {pool: spot-np, count: 2}}                   the cloud wants them back, in 30 seconds
-    - {at: 10m, stockout: {machine: a2-highgpu-1g, zone: z, for: 30m}}    there are no more of them for a while
-    - {at: 10m, slowBoot: {machine: g2-standard-24, times: 4, for: 1h}}   they take so many times as long
-    - {at: 10m, drain: {node: gke-..., for: 30m}}                         cordoned, emptied, and given back later
-    - {at: 10m, conflicts: {percent: 20, for: 5m}}                        so many writes of the platform are refused
-    - {at: 10m, restart: true}                                            the platform crashes and starts anew
-    - {every: {mean: 2h, seed: 7, until: 24h}, fail: {pool: spot-np}}     again and again, at random
+    - {at: 10m, reclaimSpot: {pool: spot-np, count: 2}}                   the cloud reclaims them, in 30 seconds
+    - {at: 10m, stockout: {machine: a2-highgpu-1g, zone: z, for: 30m}}    the cloud has none of them for a while
+    - {at: 10m, slowBoot: {machine: g2-standard-24, times: 4, for: 1h}}   they take 4 times as long to boot
+    - {at: 10m, drain: {node: gke-..., for: 30m}}                         cordoned, drained, and uncordoned later
+    - {at: 10m, conflicts: {percent: 20, for: 5m}}                        20 % of the platform's writes conflict
+    - {at: 10m, restart: true}                                            the platform crashes and restarts
+    - {every: {mean: 2h, seed: 7, until: 24h}, fail: {pool: spot-np}}     repeatedly, at random
 
-What comes at random comes after exponential times of that mean, fixed by the seed.
+Random faults have exponentially distributed intervals of the given mean, determined by the seed.
 """
 
 import math
@@ -27,13 +27,13 @@ from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.base.seeded_draws import draw
 
 _DRAWS: Final = 1 << 52
-#: Faults that come again and again end with the run, and at the latest after so many.
+#: The maximum of occurrences of a repeated fault, which otherwise ends with the run.
 REPETITIONS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Machines are lost: those of a node, of a pool, under a pod or a JobSet (`namespace/name`), or a whole slice."""
+    """Machines crash: of a node, of a pool, under a pod or a JobSet (`namespace/name`), or a whole slice."""
 
     node: str = ""
     pool: str = ""
@@ -45,7 +45,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSpot:
-    """The cloud takes Spot machines of a pool back."""
+    """The cloud reclaims Spot machines of a pool."""
 
     pool: str
     count: int = 1
@@ -53,7 +53,7 @@ class ReclaimSpot:
 
 @dataclass(frozen=True, slots=True)
 class Stockout:
-    """There are no more machines of a type for a while: in one zone or in all, of one provisioning model or of all."""
+    """A machine type is sold out for a while: in one zone or in all, for one provisioning model or for all."""
 
     machine: str
     lasts: Duration
@@ -63,7 +63,7 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True)
 class SlowBoot:
-    """Machines of a type take so many times as long to boot, for a while."""
+    """Machines of a type take `times` as long to boot, for a while."""
 
     machine: str
     times: int
@@ -72,7 +72,7 @@ class SlowBoot:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node is cordoned and emptied; it is given back after a while, or never."""
+    """A node is cordoned and drained; it is uncordoned after a while, or never."""
 
     node: str
     lasts: Duration | None = None
@@ -80,7 +80,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """So many percent of the platform's writes meet a conflict, for a while."""
+    """A percentage of the platform's writes meets a conflict, for a while."""
 
     percent: int
     lasts: Duration
@@ -88,7 +88,7 @@ class Conflicts:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The platform crashes and starts anew."""
+    """The platform crashes and restarts."""
 
 
 Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts | Restart
@@ -96,25 +96,25 @@ Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts
 
 @dataclass(frozen=True, slots=True)
 class ScheduledFault:
-    """Something that goes wrong once, or again and again."""
+    """A fault that happens once or repeatedly."""
 
     action: Action
-    #: Where the scenario says so.
+    #: Its path in the scenario.
     path: str = ""
-    #: When it happens, if it happens once.
+    #: Its time, if it happens once.
     at: Duration | None = None
-    #: The mean time from one to the next, if it happens again and again; until when, and by which seed.
+    #: The mean interval of a repeated fault, its end, and its seed.
     mean: Duration = 0
     until: Duration | None = None
     seed: int = 0
 
     @property
     def troubles_writes(self) -> bool:
-        """Whether it comes between the platform and its objects."""
+        """Whether it disturbs the connection between the platform and the store."""
         return isinstance(self.action, Conflicts | Restart)
 
     def times(self) -> Iterator[Duration]:
-        """When it happens, from the start of the run."""
+        """Yield its times, from the start of the run."""
         if self.at is not None:
             yield self.at
             return
@@ -128,7 +128,7 @@ class ScheduledFault:
 
 
 def read_faults(listed: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
-    """The faults of a scenario; what is wrong with them is added to `faults`."""
+    """Parse the faults of a scenario; errors are added to `faults`."""
     read = []
     for number, given in enumerate(listed):
         path = f"spec.faults[{number}]"
@@ -143,7 +143,7 @@ def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if ("at" in given) == ("every" in given):
         yield FieldError(path, "exactly one of at and every says when", "write `at: 10m` or `every: {mean: 2h}`")
     if "every" in given and not parse_duration(given["every"]["mean"]):
-        yield FieldError(f"{path}.every.mean", "a mean of nothing would never end", "write a duration, such as 2h")
+        yield FieldError(f"{path}.every.mean", "the mean must be greater than 0", "write a duration, such as 2h")
     if "every" in given and not parse_duration(given["every"].get("until", "1s")):
         yield FieldError(f"{path}.every.until", "it would end before it begins", "write a duration, such as 24h")
 
@@ -151,7 +151,7 @@ def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     named = [name for name in _ACTIONS if name in given]
     if len(named) != 1:
-        said = f"{', '.join(named)} are too many" if named else "nothing goes wrong"
+        said = f"{', '.join(named)} are too many" if named else "no fault is named"
         yield FieldError(path, said, f"name one of {', '.join(_ACTIONS)}")
         return
     name = named[0]
@@ -166,17 +166,17 @@ def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _failure_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     targets = [name for name in _TARGETS if name in given]
     if len(targets) != 1:
-        said = f"{', '.join(targets)} are too many" if targets else "nothing is named that fails"
+        said = f"{', '.join(targets)} are too many" if targets else "no target is named"
         yield FieldError(path, said, f"name one of {', '.join(_TARGETS)}")
         return
     target = targets[0]
     if target in _COUNTED_BY_THEMSELVES and given.get("count", 1) > 1:
         remedy = "leave it out, or name a pool or a JobSet"
-        yield FieldError(f"{path}.count", f"a {target} says by itself how many machines are lost", remedy)
+        yield FieldError(f"{path}.count", f"a {target} determines by itself how many machines are lost", remedy)
     parts = given[target].split("/") if target in _NAMESPACED else ["name"]
     if len(parts) > 2 or not all(parts):
         remedy = "write it as namespace/name, or as the name alone for namespace default"
-        yield FieldError(f"{path}.{target}", f"{given[target]!r} names nobody", remedy)
+        yield FieldError(f"{path}.{target}", f"{given[target]!r} is not a name", remedy)
 
 
 def _fault(given: Mapping[str, Any], path: str) -> ScheduledFault:

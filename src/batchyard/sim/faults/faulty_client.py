@@ -1,7 +1,7 @@
-"""A client that fails: it loses what a crash loses, and answers writes with conflicts.
+"""A client with faults: it drops what a crash loses, and rejects writes with conflicts.
 
-The platform writes through it where a scenario has such faults. A crash comes between two writes: what was written
-before is there, the rest of the outcome is lost, and nobody hears of anything any more.
+The platform uses it if the scenario has such faults. A crash comes between two writes: earlier writes are stored, the
+rest of the outcome is lost, and no further events are delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from batchyard.interfaces.client import Listener, Write, WriteResult
 
 
 class Trouble:
-    """What goes wrong between the platform and its objects: some writes meet a conflict, or a crash comes."""
+    """Faults between the platform and the store: the rate of conflicts, and a callback that can crash the platform."""
 
     def __init__(self, conflicts: float = 0.0) -> None:
-        #: The share of writes that meet a conflict when nothing else goes wrong, from 0 to 1.
+        #: The baseline share of writes that conflict, from 0 to 1.
         self.conflicts_always = conflicts
-        #: The share of writes that meet a conflict now; they are spread evenly.
+        #: The current share of writes that conflict; they are spread evenly.
         self.conflicts = conflicts
-        #: Called after each write of the platform that was taken, with how many there were.
+        #: Called after each accepted write of the platform, with the number of these writes.
         self.on_write: Callable[[int], None] | None = None
         self._asked = 0
         self._written = 0
@@ -31,14 +31,14 @@ class Trouble:
         return int(self._asked * self.conflicts) > int((self._asked - 1) * self.conflicts)
 
     def wrote(self) -> None:
-        """A write was taken."""
+        """Count an accepted write."""
         self._written += 1
         if self.on_write is not None:
             self.on_write(self._written)
 
 
 class FaultyClient:
-    """A client in front of the one that works, until a crash."""
+    """A client in front of the real one, until a crash."""
 
     def __init__(self, client: LocalClient, trouble: Trouble) -> None:
         self._client = client
@@ -47,19 +47,19 @@ class FaultyClient:
         self._is_cut = False
 
     def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._client.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
         return self._client.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        """Return the objects controlled by an owner, by its uid and namespace (or none), sorted by kind and name."""
         return self._client.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell a listener of every later change, until the crash."""
+        """Subscribe a listener to later changes, until the crash."""
         self._listeners.append(listener)
         self._client.subscribe(listener)
 
@@ -68,7 +68,7 @@ class FaultyClient:
         return self._client.settled()
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes until a crash comes; refuse one, if a conflict is to come."""
+        """Apply writes in order until a crash or an error; some are rejected with a conflict."""
         for write in writes:
             if self._is_cut:
                 return
@@ -86,7 +86,7 @@ class FaultyClient:
         return result
 
     def cut(self) -> None:
-        """The crash: nothing is told any more, nothing is written."""
+        """Crash: deliver no more events, and accept no more writes."""
         self._is_cut = True
         for listener in self._listeners:
             self._client.unsubscribe(listener)

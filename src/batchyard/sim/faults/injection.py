@@ -1,7 +1,7 @@
-"""Faults done to a world: each is what the outside world would write to the objects, at its time.
+"""Fault injection: each fault is written to the objects at its time, as the outside world would write it.
 
-Machines crash or get notice by the status of their Instances, what the cloud has is changed in the Cluster, nodes are
-drained as kubectl does it. Faults that come again and again end when there is nobody left whom they could trouble.
+Machines crash or get a termination notice by the status of their Instances. The capacity of the cloud is changed in the
+Cluster. Nodes are drained as by kubectl. Repeated faults end when no work is left that they could affect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,17 +45,17 @@ from batchyard.sim.faults.faulty_client import Trouble
 
 # --- shortages ---
 #
-# The Cluster as it is while machines are sold out, or take longer to boot: worked out from what it is otherwise.
+# The Cluster while machines are sold out or boot slowly, computed from the Cluster without shortages.
 #
-# Whatever begins or ends in whatever order, the Cluster is what users say, changed by all that lasts.
+# Shortages can begin and end in any order: the Cluster is always that of the users plus all active shortages.
 
 
-#: What takes longer: all from the machine until its node is ready.
+#: The steps that take longer: all from the creation of the machine until its node is ready.
 _STEPS: Final = ("boot", "registration", "network", "drivers")
 
 
 def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iterable[SlowBoot]) -> Obj:
-    """The Cluster under some stock-outs and slow boots."""
+    """Return the Cluster with some stockouts and slow boots."""
     sold_out = [row for stockout in stockouts for row in _rows(stockout, cluster)]
     if sold_out:
         cluster = with_path(cluster, ("spec", "capacity"), [*(cluster["spec"].get("capacity") or ()), *sold_out])
@@ -68,7 +68,7 @@ def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iter
 
 
 def without_shortages(stored: Obj, calm: Obj, written: Obj) -> Obj:
-    """The Cluster as users have it: `calm` was that when `written` was made of it; they may have changed it since."""
+    """Return the Cluster without shortages, keeping later changes by users; `written` was computed from `calm`."""
     times = (written["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times)]:
         if _at(stored, path) == _at(written, path):
@@ -83,21 +83,21 @@ def _at(obj: Any, path: Iterable[str]) -> Any:
 
 
 def _rows(stockout: Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """Rows of capacity that leave nothing to whoever comes; those who have machines keep them."""
+    """Yield rows of capacity that leave no machine for new requests; existing machines are kept."""
     model = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
     for zone in [stockout.zone] if stockout.zone else _zones(cluster):
         yield {"machineType": stockout.machine, "zone": zone, **model, "count": 0}
 
 
 def _zones(cluster: Obj) -> list[str]:
-    """All zones in which the Cluster may have machines."""
+    """Return all zones in which the Cluster may have machines."""
     spec = cluster["spec"]
     pools = spec.get("nodePools") or ()
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
 
 
 def _slowed(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
-    """The times of a machine type, so many times as long as the Cluster has them now."""
+    """Return the times of a machine type, multiplied from its current ones."""
     said = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     longer = {}
     for step in _STEPS:
@@ -107,14 +107,14 @@ def _slowed(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog
     return {**said, **longer}
 
 
-#: A drain by hand gets everything off the node that anybody may take off it.
+#: A manual drain removes every pod that can be removed from the node.
 _DRAIN: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
 _JOB_ENDS: Final = ("Complete", "Failed")
 _JOB_SET_ENDS: Final = ("Completed", "Failed")
 
 
 class Scene(Protocol):
-    """A world, as far as faults need it."""
+    """The part of a world that fault injection needs."""
 
     kernel: VirtualKernel
     log: EventLog
@@ -127,14 +127,14 @@ class Scene(Protocol):
         """Write as the outside world does."""
 
     def crash(self) -> None:
-        """Let the platform crash and start anew."""
+        """Crash the platform and restart it."""
 
     def note_missed(self, fault: ScheduledFault) -> None:
-        """Take note of a fault that met nobody when its time came."""
+        """Record a fault whose target did not exist at its time."""
 
 
 class Injection:
-    """The faults of a scenario in a world. `calm` is when its last step is done."""
+    """The faults of a scenario in a world. `calm` is the time of the scenario's last step."""
 
     def __init__(
         self,
@@ -147,18 +147,18 @@ class Injection:
         self._trouble = trouble
         self._calm = calm
         self._begin = scene.kernel.now()
-        #: Work of the kernel that is here for faults alone.
+        #: The number of pending kernel callbacks that belong to faults.
         self._scheduled = 0
         self._stockouts: list[Stockout] = []
         self._slow_boots: list[SlowBoot] = []
         self._conflicts: list[Conflicts] = []
-        #: The Cluster without what lasts, and with it, as it was written last.
+        #: The Cluster without the active shortages, and the one with them, as written last.
         self._changed: tuple[Obj, Obj] | None = None
         for fault in faults:
             self._schedule(fault, enumerate(fault.times()))
 
     def _schedule(self, fault: ScheduledFault, times: Iterator[tuple[int, Duration]]) -> None:
-        """Have the next of its times come."""
+        """Schedule the next occurrence of a fault."""
         for number, at in times:
             self._call_at(self._begin + at, partial(self._occur, fault, number, times))
             return
@@ -172,7 +172,7 @@ class Injection:
         work()
 
     def _occur(self, fault: ScheduledFault, number: int, times: Iterator[tuple[int, Duration]]) -> None:
-        """Do it; then comes the next time, if there is still somebody to be troubled."""
+        """Execute a fault; then schedule its next occurrence, if any work is left that it could affect."""
         repeats = fault.at is None
         if repeats and self._is_over():
             return
@@ -180,7 +180,7 @@ class Injection:
         self._schedule(fault, times)
 
     def _is_over(self) -> bool:
-        """Whether nothing but faults is left to happen: all work is done, or what is left waits for ever."""
+        """Whether only faults are pending: all work has ended, or the rest waits forever."""
         kernel, client = self._scene.kernel, self._scene.client
         if kernel.now() < self._calm:
             return False
@@ -214,7 +214,7 @@ class Injection:
         self._scene.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
     def _tell_met(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
-        """Tell whom a fault met. That chance met nobody is nothing to be told of besides."""
+        """Log the affected nodes. A single fault without a target is recorded as missed, a random one is not."""
         self._tell(name, nodes=nodes)
         if not nodes and fault.at is not None:
             self._scene.note_missed(fault)
@@ -222,7 +222,7 @@ class Injection:
     # Machines.
 
     def _fail(self, action: Fail, order: "_Order") -> Sequence[str]:
-        """Machines are lost where they stand."""
+        """Crash machines; return their names."""
         now = self._scene.kernel.now()
         lost = order.first(_targets(action, self._scene.client))
         if not action.slice:
@@ -232,7 +232,7 @@ class Injection:
         return _names(lost)
 
     def _reclaim(self, action: ReclaimSpot, order: "_Order") -> Sequence[str]:
-        """Spot machines get notice."""
+        """Send Spot machines a termination notice; return their names."""
         now = self._scene.kernel.now()
         stop = format_time(now + instances.NOTICE)
         found = [obj for obj in _of_pool(action.pool, self._scene.client) if _is_spot(obj)]
@@ -242,7 +242,7 @@ class Injection:
         return _names(told)
 
     def _drain(self, action: Drain) -> Sequence[str]:
-        """A node is cordoned and its pods are evicted; it is opened again in time, if it is still the same one."""
+        """Cordon a node and evict its pods; uncordon it in time, if it is still the same node."""
         client, submit = self._scene.client, self._scene.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -262,10 +262,10 @@ class Injection:
         if node is not None and node["metadata"]["uid"] == uid:
             self._scene.submit(Update(cordoned(node, False)))
 
-    # What lasts for a while.
+    # Lasting faults.
 
     def _last(self, lasting: list[Any], action: Any, lasts: Duration, change: Callable[[], None]) -> None:
-        """Have something begin, and end after a while."""
+        """Start a lasting fault, and schedule its end."""
 
         def end() -> None:
             lasting.remove(action)
@@ -276,7 +276,7 @@ class Injection:
         self._call_at(self._scene.kernel.now() + lasts, end)
 
     def _change_cluster(self) -> None:
-        """The Cluster is what it was, but for what lasts."""
+        """Write the Cluster with the active shortages."""
         stored = next(iter(self._scene.client.list(scheme.CLUSTER)), None)
         if stored is None:
             return
@@ -286,21 +286,21 @@ class Injection:
         self._scene.submit(Update(changed))
 
     def _change_conflicts(self) -> None:
-        """So many writes meet a conflict as the worst of what lasts says."""
+        """Set the rate of conflicts to the highest of the active faults."""
         if self._trouble is not None:
             worst = max((action.percent for action in self._conflicts), default=0) / 100
             self._trouble.conflicts = max(worst, self._trouble.conflicts_always)
 
 
 class _Order:
-    """Whom a fault meets first: the first by name, or for one that comes again whom chance meets."""
+    """The order in which a fault selects its targets: by name, or random for a repeated fault."""
 
     def __init__(self, fault: ScheduledFault, number: int | None) -> None:
         self._fault = fault
         self._number = number
 
     def first(self, found: Iterable[Obj]) -> list[Obj]:
-        """The machines in that order."""
+        """Return the machines in that order."""
         return sorted(found, key=self._rank)
 
     def _rank(self, instance: Obj) -> tuple[int, str]:
@@ -311,7 +311,7 @@ class _Order:
 
 
 def has_unfinished_work(reader: Reader) -> bool:
-    """Whether some Job, JobSet, Workload or pod is not at its end."""
+    """Whether a Job, JobSet, Workload or pod has not ended."""
     return (
         any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
         or any(not _has_ended(job, _JOB_ENDS) for job in reader.list(scheme.JOB))
@@ -326,7 +326,7 @@ def _has_ended(job: Obj, ends: Iterable[str]) -> bool:
 
 
 def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
-    """The machines that a failure may meet."""
+    """Return the possible targets of a failure."""
     if action.pool or action.slice:
         return _of_pool(action.pool or action.slice, reader)
     if action.node:
@@ -346,7 +346,7 @@ def _of_pool(pool: str, reader: Reader) -> Iterator[Obj]:
 
 
 def _machines(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
-    """The machines of nodes, as far as they are up."""
+    """Yield the machines of nodes that are up."""
     found = (reader.get(Key(scheme.INSTANCE, "", name)) for name in nodes)
     return (obj for obj in found if obj is not None and _is_up(obj))
 

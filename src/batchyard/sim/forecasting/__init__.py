@@ -1,1 +1,1 @@
-"""What forecasts rest on: arrivals, run times, and their calibration."""
+"""The inputs of forecasts: arrivals, run times, and calibration."""

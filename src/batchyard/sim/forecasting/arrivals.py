@@ -1,7 +1,7 @@
-"""Who will come: as those came lately, in stretches of the last that came, each with the gap after it.
+"""Expected arrivals: resampled from the latest arrivals in contiguous stretches, each Workload with the gap after it.
 
-So bursts come as they did, quiet hours too, and forks differ in how much comes. How long each runs is drawn as for
-those that are there.
+Bursts and quiet hours are therefore preserved, and forks differ in the amount of new work. The run time of each arrival
+is drawn as for existing Workloads.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,35 +21,35 @@ from batchyard.sim.state import State
 
 # --- stretches ---
 #
-# Drawing from a history whose neighbours are alike: in stretches, not one by one.
+# Block resampling of a history with correlated neighbours: contiguous stretches instead of single items.
 #
-# Runs of one day resemble each other, and so do those who come in one hour. Drawn one by one their errors would cancel
-# out within a fork, and all forks would tell the same; in reality they add up. A stretch is as long, on average, as the
-# root of the history. Sources: D. N. Politis and J. P. Romano, The Stationary Bootstrap, 1994; D. B. Rubin, The
-# Bayesian
-# Bootstrap, 1981.
+# Runs of the same day resemble each other, and so do arrivals of the same hour. If items were drawn one by one, their
+# errors would cancel out within a fork, and all forks would agree. In reality they add up. The mean length of a stretch
+# is the square root of the history's length. Sources: D. N. Politis and J. P. Romano, The Stationary Bootstrap, 1994;
+# D.
+# B. Rubin, The Bayesian Bootstrap, 1981.
 
 
 _CHANCES: Final = 1 << 52
 
 
 def chance(seed: int, *names: str) -> float:
-    """A number between 0 and 1, neither included."""
+    """Return a number between 0 and 1, both excluded."""
     return (draw(seed, *names) + 0.5) / _CHANCES
 
 
 class Stretches:
-    """Places in a history of `count`, one after the other: mostly the next, now and then any other."""
+    """A random sequence of places in a history of `count` items: mostly the next place, sometimes any other."""
 
     __slots__ = ("_count", "_drawn", "_names", "_place", "_seed")
 
     def __init__(self, count: int, seed: int, *names: str) -> None:
-        """`count` is at least 1; a seed and names fix all that is drawn."""
+        """`count` is at least 1; the seed and the names determine the sequence."""
         self._count, self._seed, self._names = count, seed, names
         self._place = self._drawn = 0
 
     def next(self) -> int:
-        """The next place, from 0 on."""
+        """Return the next place, from 0 on."""
         number = str(self._drawn)
         if not self._drawn or draw(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
             self._place = draw(self._seed, *self._names, "begins", number) % self._count
@@ -60,29 +60,29 @@ class Stretches:
 
 
 def weights(count: int, seed: int, *names: str) -> list[float]:
-    """How much each of a history counts in one fork: one weight for each stretch of it, 1 on average.
+    """Return the weights of a history's items in one fork: one for each stretch, 1 on average.
 
-    So a fork has its own idea of what history tells, as far from that of others as history allows.
+    Each fork thereby has its own version of the history. The forks differ as much as the history is uncertain.
     """
     length = isqrt(count) or 1
     of_stretch = [-log(chance(seed, *names, "weight", str(number))) for number in range(-(-count // length))]
     return [of_stretch[place // length] for place in range(count)]
 
 
-#: From so many that came last it is drawn.
+#: The number of latest arrivals to draw from.
 RECENT: Final = 400
-#: Fewer say nothing of who will come.
+#: The minimum of arrivals for a prediction.
 _RECENT_MIN: Final = 5
-#: So many come at most.
+#: The maximum of arrivals in a fork.
 MOST: Final = 1000
 NAME: Final = "expected"
 
 
 class Arrivals:
-    """See the module."""
+    """The latest arrivals of some trees, and the arrivals that forks draw from them."""
 
     def __init__(self, state: State, queues: Queues, trees: Sequence[str | None]) -> None:
-        """Of those that queue in one of these trees."""
+        """Collect the latest Workloads whose queue is in one of these trees."""
         found = [obj for obj in state.of_kind(scheme.WORKLOAD) if queues.tree_of(workload_view(obj).queue) in trees]
         self._recent = nlargest(RECENT, found, lambda obj: (workload_view(obj).created, workload_view(obj).key))[::-1]
         born = [workload_view(obj).created for obj in self._recent]
@@ -90,11 +90,11 @@ class Arrivals:
 
     @property
     def are_expected(self) -> bool:
-        """Whether enough came to tell who will."""
+        """Whether there were enough arrivals for a prediction."""
         return len(self._recent) >= _RECENT_MIN and any(self._gaps)
 
     def steps(self, length_of: Callable[[Obj], Duration | None], until: Duration, seed: int) -> list[Step]:
-        """Who comes in a run of this seed."""
+        """Return the arrivals in a fork of this seed."""
         steps: list[Step] = []
         at: Duration = 0
         places = Stretches(max(1, len(self._recent)), seed, "arrivals")

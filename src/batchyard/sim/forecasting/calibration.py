@@ -1,16 +1,17 @@
-"""What became of forecasts, and how the next are corrected: each quantile moves until it is right as often as it says.
+"""Calibration of forecasts: each quantile is shifted until its hit rate equals its level.
 
-A forecast of a wait is told by quantiles at fixed levels. When it is found out, the shifts of the levels move: up by a
-step times the level where the start came later than told, down by a step times the rest where it did not. So a shift
-stands still only where the quantile is right as often as its level says, whatever the load and however forks err; no
-model of the errors is needed. A level that moves takes the level opposite along, the other way: intervals become wider
-rather than wander, for what was too late in one hour is too early in the next.
+A forecast of a wait consists of quantiles at fixed levels. When the outcome is known, the shifts of the levels change.
+A
+start later than the quantile raises the shift by a step times the level; otherwise it falls by a step times the rest to
+1. A shift is therefore stable only where the quantile is right as often as its level says. This holds for any load and
+any error of the forks, without a model of the errors. Each change also moves the opposite level, in the opposite
+direction. Intervals widen rather than drift, because forecasts that are too late in one hour are too early in the next.
 
-Shifts are factors on the wait. Steps are a share of the error that forecasts usually have, larger at first; so what is
-foretold exactly stays exact. Every forecast counts alike, for it is of all forecasts that so many are to be right.
-There is one set of shifts for all that are made alike, and one on top of it for each horizon. That a quantile was too
-early is known as soon as its time has passed, before the start. Nothing is known of the future: a forecast counts from
-when it is found out.
+Shifts are factors on the wait. Steps are a share of the usual error of forecasts, larger at first, so that exact
+forecasts stay exact. Every forecast has the same weight, because the hit rate is that over all forecasts. There is one
+set of shifts for all forecasts made alike, and another one on top for each horizon. A quantile is known to be too early
+as soon as its time has passed, before the start. No future knowledge is used: a forecast counts from the time when its
+outcome is known.
 
 Sources: A. N. Angelopoulos, E. J. Candes and R. J. Tibshirani, Conformal PID Control for Time Series Prediction, 2023
 (quantile tracking); I. Gibbs and E. Candes, Adaptive Conformal Inference Under Distribution Shift, 2021; A. N.
@@ -28,76 +29,76 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-#: At which levels forecasts are corrected.
+#: The levels at which forecasts are corrected.
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
 MEDIAN: Final = 9
-#: A step, as a share of the usual error; the n-th is larger while n is small, by this power of n.
+#: The minimum step as a share of the usual error; the n-th step is larger while n is small, by this power of n.
 _STEP: Final = 0.1
 _CALMING: Final = 0.6
 #: How much more a level moves itself than the opposite one: 0 moves both alike, 1 only itself.
 _ASIDE: Final = 0.5
-#: The usual error is that of about so many.
+#: The number of forecasts over which the usual error is averaged.
 _MEMORY: Final = 50
-#: No wait is corrected by more than this, in powers of e.
+#: The largest correction of a wait, in powers of e.
 _SHIFT_MAX: Final = 8.0
-#: Forecasts by fewer forks have no tails to speak of: they err in their own way.
+#: Forecasts by fewer forks have hardly any tails, so they have tracks of their own.
 _MANY_FORKS: Final = 9
 _HORIZONS: Final = ((10 * MINUTE, "minutes"), (HOUR, "an hour"), (6 * HOUR, "hours"))
 _BEYOND: Final = "days"
-#: So many forecasts are remembered at most until they are found out, and for so long.
+#: The limits of pending forecasts: their number and their age.
 PENDING_MAX: Final = 256
 PENDING_FOR: Final = 14 * 24 * HOUR
 _NONE: Final = (0.0,) * len(LEVELS)
-#: Waits at the levels, as the logarithm of seconds and one; None where a start is not reached.
+#: Waits at the levels, as the logarithm of seconds plus one; None where a start is not reached.
 Waits: TypeAlias = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """How forecasts of one sort are corrected."""
+    """The corrections of one sort of forecasts."""
 
     shifts: tuple[float, ...] = _NONE
-    #: By how much their medians were wrong before they were corrected, usually.
+    #: The usual error of their medians before corrections.
     error: float = 0.0
-    #: How many were found out.
+    #: The number of known outcomes.
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A forecast that is remembered until its Workload starts."""
+    """A forecast that is kept until its Workload starts."""
 
     workload: str
     uid: str
     at: Instant
-    #: Of which tracks it is.
+    #: The tracks that correct it.
     sorts: tuple[str, ...]
-    #: The median before it was corrected, and the waits by level after that, in whatever order they were then.
+    #: The median before corrections, and the waits by level after them, possibly out of order.
     median: float | None
     moved: Waits
-    #: Of which levels it is known already that they were too early, as bits.
+    #: The levels already known to be too early, as bits.
     late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What is remembered."""
+    """The tracks, and the forecasts with open outcomes."""
 
     tracks: Mapping[str, Track] = field(default_factory=dict)
-    #: Those that are not yet found out.
+    #: Forecasts whose outcome is not known yet.
     pending: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a Workload: when it started, None while it waits; or that it never will."""
+    """The outcome of a Workload: its start, or None while it waits; or that it can no longer start."""
 
     started: Instant | None = None
     is_gone: bool = False
 
 
 def fate_of(workload: Obj | None, uid: str) -> Fate:
-    """What became of a Workload, as it is now; of who is not there any more it is not known."""
+    """Return the current outcome of a Workload; a deleted one counts as gone."""
     if workload is None or workload["metadata"].get("uid", "") != uid:
         return Fate(is_gone=True)
     admitted = find_condition(workload, "Admitted")
@@ -108,17 +109,17 @@ def fate_of(workload: Obj | None, uid: str) -> Fate:
 
 
 def logged(wait: Duration | None) -> float | None:
-    """A wait as it is corrected."""
+    """Return a wait on the scale of corrections."""
     return None if wait is None else log1p(wait / SECOND)
 
 
 def wait_of(logged_wait: float) -> Duration:
-    """The wait of which that is the logarithm."""
+    """Return the wait of a value on the scale of corrections."""
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
 def sorts_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
-    """Which tracks correct a forecast; none if nothing was drawn for it."""
+    """Return the tracks that correct a forecast; none if nothing in it was random."""
     if forks < 2:
         return ()
     median = raw[MEDIAN]
@@ -128,7 +129,7 @@ def sorts_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
 
 
 def moved_by(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
-    """The waits of a forecast, each level moved by its shifts."""
+    """Return the waits of a forecast, each level moved by its shifts."""
     shifts = [calibration.tracks.get(sort, Track()).shifts for sort in sorts]
     return tuple(
         None if wait is None else wait + _bounded(sum(each[level] for each in shifts)) for level, wait in enumerate(raw)
@@ -136,19 +137,19 @@ def moved_by(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Wait
 
 
 def in_order(moved: Waits) -> Waits:
-    """Waits as they are told: none below nothing, and none below that of a lower level."""
+    """Return waits as published: not negative, and in ascending order."""
     known = sorted(max(0.0, wait) for wait in moved if wait is not None)
     return (*known, *[None] * (len(moved) - len(known)))
 
 
 def remembering(calibration: Calibration, samples: Sequence[Sample]) -> Calibration:
-    """With forecasts that were made at one time, the oldest forgotten where there are too many."""
+    """Add forecasts made at one time, dropping the oldest above the limit."""
     drawn = [sample for sample in samples if sample.sorts]
     return replace(calibration, pending=(*calibration.pending, *drawn)[-PENDING_MAX:])
 
 
 def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fate]) -> Calibration:
-    """With what is known by now of those that pend, as `found` tells what became of them."""
+    """Apply the outcomes known by now to the pending forecasts; `found` returns the outcome of each."""
     tracks, still = dict(calibration.tracks), list[Sample]()
     for sample in calibration.pending:
         fate = found(sample)
@@ -164,11 +165,11 @@ def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fa
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of a forecast that was not before."""
+    """The new information about a forecast."""
 
     #: How long the Workload has waited.
     waited: float
-    #: By level whether the start comes later.
+    #: By level, whether the start comes later.
     late: Mapping[int, bool]
     is_over: bool
 

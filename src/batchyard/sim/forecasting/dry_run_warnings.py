@@ -1,8 +1,8 @@
-"""What a change of queues would do at once, in a few lines: for those who try it with `--dry-run=server`.
+"""Dry-run warnings: the immediate effects of a change of queues, for `--dry-run=server`.
 
-Both states, as it is and as it would be, are let settle in one instant of a simulated world. Told is who is admitted,
-preempted or evicted in the one and not in the other, who runs on quota that is there no more, and where quota is more
-than the nodes have.
+Both states, without and with the change, are settled for one instant of a simulated world. The warnings name the
+Workloads that are admitted, preempted or evicted in only one of them. They also name Workloads that use more quota than
+remains, and quota that exceeds the nodes' capacity.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,24 +23,24 @@ from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World
 
-#: So much work is done for each of the two; whoever is further back in line is not told of.
+#: The kernel steps for each of the two states; Workloads further back in the queue are not considered.
 STEPS_MAX: Final = 20_000
 _NAMED_MAX: Final = 3
 
 
 @dataclass(slots=True)
 class _Moment:
-    """What happened in one instant, and how things stand after it."""
+    """The events of one instant, and the overuse after it."""
 
     admitted: dict[str, None] = field(default_factory=dict)
     preempted: dict[str, None] = field(default_factory=dict)
     evicted: dict[str, None] = field(default_factory=dict)
-    #: By ClusterQueue, flavor and resource: how much more is used than may be, and by whom.
+    #: By ClusterQueue, flavor and resource: the excess of usage, and the Workloads to remove.
     over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
 def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
-    """What is to be said of an object that is about to be stored; names only of namespaces that may be seen."""
+    """Return the warnings about an object that is about to be stored, naming Workloads of visible namespaces only."""
     numbered = with_metadata(changed, resourceVersion=str(there.revision + 1))
     before = _settled(there)
     state = replace(there, revision=there.revision + 1, objects={**there.objects, key_of(changed): numbered})
@@ -59,13 +59,13 @@ def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> l
             who = _named(names, may_see)
             more = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than it then may"
             told.append(
-                f"ClusterQueue {queue} would use {more}: {who} would no longer fit; nobody else is admitted there"
+                f"ClusterQueue {queue} would use {more}: {who} would no longer fit; no other Workload is admitted there"
             )
     return [*told, *_beyond_nodes(state, changed)]
 
 
 def _settled(state: State) -> _Moment:
-    """Let a state settle for an instant."""
+    """Settle a state for an instant."""
     queues = queues_of(state)
     kept = lean(state, queues, lines_of(state, queues), None)
     moment = _Moment()
@@ -87,7 +87,7 @@ def _settled(state: State) -> _Moment:
 
 
 def _overuse(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Where a ClusterQueue uses more than it may, and who would have to go: those who would be preempted first."""
+    """Return the excess usage of a ClusterQueue, and the Workloads to remove: the first in the order of preemption."""
     found: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         over = min(used, -available(queue.node, fr)) if used > 0 else 0
@@ -112,7 +112,7 @@ def _told(
 
 
 def _named(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
-    """The first names that may be told, and how many there are besides."""
+    """Return the first visible names, and the number of others."""
     seen = [name for name in names if may_see(name.partition("/")[0])][:_NAMED_MAX]
     more = len(names) - len(seen)
     if not seen:
@@ -121,7 +121,7 @@ def _named(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
 
 
 def _beyond_nodes(state: State, changed: Obj) -> Iterator[str]:
-    """Where a queue or a Cohort has quota of which all together are more than the nodes have, if there are nodes."""
+    """Yield a warning if the total quota of a flavor exceeds the capacity of the nodes; nothing without nodes."""
     if key_of(changed).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
@@ -138,4 +138,4 @@ def _beyond_nodes(state: State, changed: Obj) -> Iterator[str]:
         quota = sum(node.nominal.get(fr, 0) for node in every)
         if own.nominal[fr] and quota > there:
             whole = f"quota for {resource} in flavor {flavor} would be {format_amount(resource, quota)} in all"
-            yield f"{whole}; the nodes there are have {format_amount(resource, there)}"
+            yield f"{whole}; the existing nodes have {format_amount(resource, there)}"

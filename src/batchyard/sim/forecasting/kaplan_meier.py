@@ -1,8 +1,9 @@
-"""How long work lasts, estimated from work that has ended and work that still goes on: Kaplan and Meier's estimate.
+"""Kaplan-Meier estimate of durations, from work that has ended and work that is still running.
 
-What still goes on counts for as long as it has: it is known to last longer. Beyond what anybody has seen to end, work
-that has lasted t lasts to k times t with probability 1/k, as is true of work of which no more is known than its age; or
-with 1/k to some power, where those that went on beyond all ends say that they last (`power`).
+Running work is censored at its age: its duration is known to be longer. Beyond the last observed end, work of age t
+reaches k times t with probability 1/k, as for work of which only the age is known. The exponent of 1/k may differ,
+according to the work that ran past all observed ends (`power`).
+
 Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Observations, 1958.
 """
 
@@ -14,14 +15,14 @@ from typing import Final
 
 from batchyard.base.instant import HOUR, Duration
 
-#: Longer than anybody looks ahead.
+#: Longer than any forecast.
 _LONGEST: Final = 10 * 365 * 24 * HOUR
 _LOG_MAX: Final = 40.0
 _POWER_MIN: Final = 0.01
 
 
 class Survival:
-    """See the module."""
+    """The survival function of durations, as its steps at the observed ends."""
 
     __slots__ = ("_beyond", "_ends", "_left", "ended")
 
@@ -31,10 +32,10 @@ class Survival:
         going_on: Iterable[Duration] = (),
         weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
-        """From the durations of what has ended, the ages of what goes on, and how much each of both counts."""
+        """Estimate from the durations of ended work, the ages of running work, and the weights of both."""
         deaths: dict[Duration, float] = {}
         of_ended, of_going_on = (repeat(1.0), repeat(1.0)) if weights is None else weights
-        #: How many ends were seen.
+        #: The number of observed ends.
         self.ended = 0
         for duration, weight in zip(ended, of_ended, strict=False):
             deaths[duration] = deaths.get(duration, 0.0) + weight
@@ -42,40 +43,43 @@ class Survival:
         censored = sorted(zip(going_on, of_going_on, strict=False))
         ages, lost = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
         self._ends = sorted(deaths)
-        self._left: list[float] = []  # the share that lasts longer than each of the ends
+        self._left: list[float] = []  #  the share that lasts longer than each of the ends
         at_risk, left = lost[-1] + sum(deaths.values()), 1.0
         gone = 0.0
         for end in self._ends:
             still = at_risk - gone - lost[bisect_left(ages, end)]
             gone += deaths[end]
-            # What is left after the last of all is nothing, however sums are rounded.
+            # After the last end the share is exactly 0, regardless of rounding errors.
             left *= 1 - deaths[end] / still if still > deaths[end] * (1 + 1e-9) else 0.0
             self._left.append(left)
         last = max(1, self._ends[-1]) if self._ends else 1
         self._beyond = sum(weight * log(age / last) for age, weight in censored if age > last) if self._ends else 0.0
 
     def power(self, *chances: float) -> float:
-        """How fast what is beyond all ends ends, in one fork, of chances between 0 and 1.
+        """Return the exponent of the tail in one fork, from random numbers between 0 and 1.
 
-        Nobody has seen such an end, so that it is quite uncertain, and for all of one fork the same: drawn from what is
-        left of a gamma prior of mean one, worth as many ends as there are chances, after all that went on for so long.
+        No end in the tail was observed, so that the exponent is uncertain, and the same throughout a fork. It is drawn
+        from the
+        posterior of a gamma prior of mean one. The prior weighs as much as one end for each random number, and the
+        posterior
+        follows from the ages beyond the last end.
         """
         return max(-sum(map(log, chances)) / (len(chances) + self._beyond), _POWER_MIN)
 
     def left_after(self, age: Duration) -> float:
-        """The share that lasts longer than so long."""
+        """Return the share that lasts longer than `age`."""
         place = bisect_right(self._ends, age)
         return self._left[place - 1] if place else 1.0
 
     def longer_than(self, duration: Duration) -> tuple[float, float]:
-        """The shares that last longer than so long, and at least so long."""
+        """Return the shares that last longer than `duration`, and at least `duration`."""
         place = bisect_left(self._ends, duration)
         return self.left_after(duration), self._left[place - 1] if place else 1.0
 
     def draw(self, chance: float, age: Duration = 0, power: float = 1.0) -> Duration:
-        """How long something lasts that has lasted so long: longer than that with the share `chance` of all, 0 < c < 1.
+        """Return the total duration that a share `chance` (0 < c < 1) of everything of age `age` exceeds.
 
-        The whole duration, its age included.
+        The duration includes the age.
         """
         known = self.left_after(age)
         wanted = known * chance

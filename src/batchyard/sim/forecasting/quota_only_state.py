@@ -1,7 +1,7 @@
-"""A state with no more than what decides when a Workload gets its quota: queues, and Workloads that run by themselves.
+"""States reduced to what decides when a Workload gets quota: queues, and Workloads with run times of their own.
 
-Jobs, pods and nodes are left out: Workloads take the time that is drawn for them. Only the trees of the queues that are
-asked about are kept, and of long lines the first in each. Admission checks are taken to be passed at once.
+Jobs, pods and nodes are left out, and Workloads run for a random time. Only the trees of the requested Workloads'
+queues are kept, and of long queues only the first Workloads. Admission checks count as passed at once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ from batchyard.base.instant import Duration, duration_text
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State
 
-#: Of a line in which somebody is asked about so many are kept at most, and so many behind him: some may start before.
+#: The limit of Workloads kept of a requested Workload's queue, and of those kept behind it, which may start earlier.
 LINE_MAX: Final = 1500
 _BEHIND: Final = 150
-#: Of one that is longer so many, from whose pace the rest is told.
+#: The number kept of a longer queue, as a sample for extrapolation.
 SAMPLE: Final = 400
-#: In all other lines so many together, but for a few of each.
+#: The number kept of all other queues together, and the minimum for each.
 KEPT_MAX: Final = 1000
 _LEAST: Final = 5
 _KEPT: Final = frozenset(
@@ -35,40 +35,40 @@ _OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationT
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Where Workloads queue: by LocalQueue its ClusterQueue, by that the root of its tree."""
+    """The ClusterQueue of each LocalQueue, and the root of each ClusterQueue's tree."""
 
     cluster_queues: Mapping[str, str]
     trees: Mapping[str, str]
 
     def tree_of(self, local_queue: str) -> str | None:
-        """The tree of a LocalQueue by namespace and name; None if it leads nowhere."""
+        """Return the tree of a LocalQueue by namespace and name; None without a ClusterQueue."""
         return self.trees.get(self.cluster_queues.get(local_queue, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """See the module."""
+    """The reduced content of a state."""
 
     objects: Mapping[Key, Obj]
-    #: The unfinished Workloads of it.
+    #: Its unfinished Workloads.
     workloads: Mapping[str, Obj]
-    #: Of each line, who of those that are kept is last.
+    #: The last kept Workload of each queue.
     last: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Who waits, by ClusterQueue, in order; and who holds quota."""
+    """The pending Workloads by ClusterQueue, in queue order, and the Workloads with quota."""
 
     waiting: Mapping[str, Sequence[WorkloadView]]
-    #: In the order in which they got it.
+    #: In the order of their reservations.
     holding: Sequence[WorkloadView]
-    #: By Workload, its ClusterQueue, and how many are before it.
+    #: By Workload, its ClusterQueue, and the number of Workloads ahead of it.
     places: Mapping[str, tuple[str, int]]
 
 
 def trees_of(state: State) -> Snapshot:
-    """The trees of ClusterQueues and Cohorts, with nobody in them."""
+    """Return the trees of ClusterQueues and Cohorts, without Workloads."""
     snapshot = Snapshot()
     for cohort in state.of_kind(scheme.COHORT):
         snapshot.put_cohort(cohort_view(cohort))
@@ -79,7 +79,7 @@ def trees_of(state: State) -> Snapshot:
 
 
 def queues_of(state: State) -> Queues:
-    """How the queues of a state hang together."""
+    """Return the structure of a state's queues."""
     snapshot = trees_of(state)
     trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
     local = {
@@ -90,7 +90,7 @@ def queues_of(state: State) -> Queues:
 
 
 def lines_of(state: State, queues: Queues) -> Lines:
-    """Who waits and who runs."""
+    """Return the pending Workloads and those with quota."""
     waiting: dict[str, list[WorkloadView]] = {}
     holding: list[WorkloadView] = []
     for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
@@ -108,7 +108,7 @@ def lines_of(state: State, queues: Queues) -> Lines:
 
 
 def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | None) -> Lean:
-    """What is left of a state for those who wait and are asked about, by namespace and name; None: for all trees."""
+    """Reduce a state to the trees of pending Workloads, given by namespace and name; None keeps all trees."""
     own = {lines.places[name][0] for name in asked or () if name in lines.places}
     trees = {tree for queue, tree in queues.trees.items() if asked is None or queue in own}
     kept = [view for view in lines.holding if queues.trees.get(view.cluster_queue) in trees]
@@ -131,14 +131,14 @@ def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | No
 
 
 def _needed(queue: str, lines: Lines, asked: Collection[str]) -> int:
-    """How many to keep of a line: all up to those asked about, and some behind; a sample if those are many."""
+    """Return how many Workloads of a queue to keep: all up to the requested ones and some behind, or a sample."""
     places = [lines.places[name][1] for name in asked if lines.places.get(name, ("", 0))[0] == queue]
     most = max(places) + _BEHIND
     return most if most <= LINE_MAX else SAMPLE
 
 
 def alone(workload: Obj, runtime: Duration | None) -> Obj:
-    """A Workload that nobody owns and that runs so long; None: for ever."""
+    """Return a Workload without an owner and with a run time; None: it never ends."""
     metadata = {field: value for field, value in workload["metadata"].items() if field in _OF_METADATA}
     if runtime is not None:
         metadata["annotations"] = {well_known.RUNTIME: duration_text(runtime)}
@@ -146,7 +146,7 @@ def alone(workload: Obj, runtime: Duration | None) -> Obj:
 
 
 def _in_line(view: WorkloadView) -> tuple[int, int, str]:
-    """The order of a line."""
+    """Return the sort key of the queue order."""
     return -view.priority, view.queued, view.uid
 
 
@@ -157,7 +157,7 @@ def _without_checks(queue: Obj) -> Obj:
 
 
 def stated(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
-    """A state of these objects at the same instant."""
+    """Return a state of these objects at the same instant."""
     objects = {
         **kept,
         **{Key(scheme.WORKLOAD, o["metadata"]["namespace"], o["metadata"]["name"]): o for o in workloads},

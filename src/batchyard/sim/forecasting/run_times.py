@@ -1,10 +1,16 @@
-"""How long Workloads run: as their manifests say, or as those did that were like them, or nobody knows.
+"""Estimates of run times: from the manifests, else from the history of similar Workloads, else unknown.
 
-Manifests say it by annotation, or by what their containers sleep for. Else those of the queue tell whose names differ
-in numbers alone and that ask for as much, then all of that name, then those of the queue that ask for as much, all of
-its queue, all; of each the last three hundred that started. What bounds a run (`maximumExecutionTimeSeconds`,
-`activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the end, so that history holds what
-it takes until pods run; what manifests say is lengthened by the median of what those took longer that have ended.
+Manifests give it by annotation, or by the sleeping time of their containers. The history is searched in this order, of
+each group the last 300 that started:
+- those of the queue with the same name apart from numbers and with the same requests;
+- those of the queue with that name;
+- those of the queue with the same requests;
+- all of the queue;
+- all Workloads.
+
+`maximumExecutionTimeSeconds` and `activeDeadlineSeconds` bound every estimate. A run lasts from the admission to the
+end, so that history includes the time until pods run. Estimates from manifests are lengthened by the median by which
+ended runs exceeded theirs.
 """
 
 import re
@@ -29,21 +35,21 @@ from batchyard.sim.forecasting.arrivals import Stretches, chance, weights
 from batchyard.sim.forecasting.kaplan_meier import Survival
 from batchyard.sim.state import State
 
-#: History is those that started last: what people run changes.
+#: The size of a history: only the latest starts, because workloads change over time.
 RECENT: Final = 300
-#: So many of them must have ended.
+#: The minimum of ended runs in a history.
 ENDED_MIN: Final = 5
-#: No chance is less.
+#: The minimum of a probability.
 _LEAST: Final = 1e-9
 _OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _NUMBERS: Final = re.compile(r"\d+")
-#: What Kueue puts around the name of a job to name its Workload.
+#: Matches the name of a Workload, which Kueue derives from the name of its job.
 _OF_JOB: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _Group: TypeAlias = tuple[str, ...]
 
 
 class Basis(StrEnum):
-    """From where it is known how long something runs."""
+    """The source of a run time."""
 
     MANIFEST = "manifest"
     HISTORY = "history"
@@ -52,7 +58,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long a Workload runs, from its admission on."""
+    """The estimated run time of a Workload, from its admission on."""
 
     basis: Basis
     told: Duration = 0
@@ -60,7 +66,7 @@ class Estimate:
     bound: Duration | None = None
 
     def draw(self, chance: float, age: Duration) -> Duration | None:
-        """A length of the whole run of one that has run so long; None: nobody knows."""
+        """Return a random total run time for a run of age `age`; None if it is unknown."""
         if self.basis is Basis.MANIFEST:
             return max(self.told, age)
         if self.history is not None:
@@ -68,12 +74,12 @@ class Estimate:
         return None if self.bound is None else max(age, self.bound)
 
     def bounded(self, drawn: Duration, age: Duration) -> Duration:
-        """What was drawn, or as long as it may run."""
+        """Limit a random run time to the time that the Workload may run."""
         return drawn if self.bound is None else max(age, min(drawn, self.bound))
 
 
 class _Run(NamedTuple):
-    """A run that was seen: when it started, for how long it went on, and whether it is over."""
+    """An observed run: its start, its duration so far, and whether it has ended."""
 
     started: Instant
     age: Duration
@@ -81,9 +87,9 @@ class _Run(NamedTuple):
 
 
 class History:
-    """Runs that are alike, in the order in which they started; and, counting for little, those of a wider group.
+    """Similar runs in the order of their starts, and those of a wider group with a small weight.
 
-    A few runs say little of what is seldom, such as runs that last for days: the wider group does.
+    A few runs contain little about rare events such as runs that last for days; the wider group does.
     """
 
     def __init__(self, name: str, runs: Sequence[_Run], wider: Sequence[_Run] = ()) -> None:
@@ -91,12 +97,12 @@ class History:
         self._runs = runs
         self._wider = wider
         self._share = min(1.0, ENDED_MIN / len(wider)) if wider else 0.0
-        #: How many of them have ended.
+        #: The number of ended runs.
         self.ended = sum(run.has_ended for run in runs)
         self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider))
 
     def forked(self, seed: int) -> "Lengths":
-        """What it says in a fork of this seed."""
+        """Return the run times that the history gives in a fork of this seed."""
         counts = (weights(len(self._runs), seed, "history", self._name), weights(len(self._wider), seed, "wider"))
         return Lengths(self._name, self._survival(*counts), self._shares, seed)
 
@@ -107,7 +113,7 @@ class History:
 
     @cached_property
     def _shares(self) -> Sequence[tuple[float, float]]:
-        """Of each run, between which shares of all it is, the longest at 0."""
+        """Return for each run the interval of quantiles that it stands for; the longest is at 0."""
         alone = _weighed([(run, 1.0) for run in self._runs])
         found = [alone.longer_than(run.age) for run in self._runs]
         return [shares if run.has_ended else (0.0, shares[0]) for run, shares in zip(self._runs, found, strict=True)]
@@ -120,7 +126,7 @@ def _weighed(rows: Sequence[tuple[_Run, float]]) -> Survival:
 
 
 class Lengths:
-    """How long runs of one history last in one fork: drawn in stretches, from the history as that fork weighs it."""
+    """The run times of one history in one fork, drawn in stretches, from the history as reweighted by that fork."""
 
     def __init__(self, name: str, survival: Survival, shares: Sequence[tuple[float, float]], seed: int) -> None:
         self._survival = survival
@@ -132,7 +138,7 @@ class Lengths:
         self._drawn = 0
 
     def next(self, age: Duration) -> Duration:
-        """The length of the next run, of one that has lasted so long."""
+        """Return the total length of the next run, of age `age`."""
         least, most = self._shares[self._places.next()]
         within = chance(self._seed, "length", self._name, str(self._drawn))
         self._drawn += 1
@@ -140,7 +146,7 @@ class Lengths:
 
 
 class Runtimes:
-    """See the module."""
+    """Estimates the run times of a state's Workloads from its manifests and its history."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -156,7 +162,7 @@ class Runtimes:
         self._lag = sorted(longer)[len(longer) // 2] if longer else 0
 
     def estimate(self, workload: Obj) -> Estimate:
-        """How long a Workload runs."""
+        """Return the estimate of a Workload."""
         told = told_runtime(workload, self._state.objects, self._cluster)
         if told is not None:
             return Estimate(Basis.MANIFEST, told + self._lag)
@@ -177,16 +183,16 @@ class Runtimes:
         return known
 
     def _last(self, group: _Group) -> Sequence[_Run]:
-        """Those of a group that started last, in order."""
+        """Return the runs of a group that started last, in order."""
         known = self._recent.get(group)
         if known is None:
             known = self._recent[group] = nlargest(RECENT, self._runs.get(group, ()))[::-1]
         return known
 
     def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Take note of a run; how much longer it took than its manifests say, if that is known."""
+        """Record a run; return by how much it exceeded the run time of its manifests, if that is known."""
         admitted, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
-        assert admitted is not None, "what has an age was admitted"
+        assert admitted is not None, "a Workload with an age was admitted"
         run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
@@ -195,7 +201,7 @@ class Runtimes:
 
 
 def age_of(workload: Obj, now: Instant) -> Duration | None:
-    """For how long a Workload has run, or did; None if it is not admitted, or ended otherwise than well or badly."""
+    """Return how long a Workload has run, or ran; None if it is not admitted."""
     admitted = find_condition(workload, "Admitted")
     if admitted is None or admitted["status"] != "True":
         return None
@@ -205,7 +211,7 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 
 
 def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
-    """What the manifests, or the Cluster, say of a Workload's run; None if they say nothing."""
+    """Return the run time of a Workload by its manifests or the Cluster; None if they give none."""
     told = annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if told is not None or owner is None:
@@ -220,19 +226,19 @@ def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None)
 
 
 def rounds_of(owner: Obj) -> int:
-    """How many pods run one after the other: of a Job with more completions than run at once."""
+    """Return how many pods run one after the other in a Job with more completions than parallelism."""
     return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
 def _by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
-    """The run time that the Cluster gives for pods of a job that do not say it."""
+    """Return the Cluster's run time for the pods of a job without one."""
     metadata = owner["metadata"]
     named = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
     return default_runtime(cluster) if named is None else named
 
 
 def _of_job(spec: Mapping[str, object], of_pod: Duration | None, other: Duration | None) -> Duration | None:
-    """How long a Job takes whose pods take so long, else as long as they sleep, else `other`."""
+    """Return the run time of a Job from that of its pods, else from their sleeping time, else from `other`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
     if of_pod is None:
@@ -252,7 +258,7 @@ def _rounds(spec: Mapping[str, object]) -> int:
 
 
 def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
-    """How long a Workload may run."""
+    """Return the limit of a Workload's run time."""
     owner = owner_of(workload, objects)
     limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
     limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
@@ -261,7 +267,7 @@ def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
 
 
 def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
-    """The Job or JobSet of a Workload, if it is there."""
+    """Return the Job or JobSet of a Workload, if it exists."""
     owner = controller_of(workload)
     kind = None if owner is None else _OWNERS.get(owner["kind"])
     if owner is None or kind is None:
@@ -270,7 +276,7 @@ def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
 
 
 def _groups(workload: Obj) -> Sequence[_Group]:
-    """Those that a Workload is like, the closest first."""
+    """Return the groups of similar Workloads, the closest first."""
     view = workload_view(workload)
     of_job = _OF_JOB.fullmatch(view.name)
     stem = _NUMBERS.sub("#", of_job[1] if of_job else view.name)
@@ -278,23 +284,21 @@ def _groups(workload: Obj) -> Sequence[_Group]:
     return (view.queue, "named", stem, asked), (view.queue, "named", stem), (view.queue, asked), (view.queue,), ()
 
 
-# --- told runtimes ---
+# --- annotated run times ---
 #
-# A state in which every run time is told: for worlds that go on from clusters whose work is not simulated.
+# A state with an explicit run time for everything, for worlds that start from clusters with real work.
 #
-# Simulated pods of which nobody says how long they run take a minute; real ones do not. So jobs and Workloads that do
-# not
-# say it get what is likely by their history, half of them running for longer; what nobody knows goes on for ever, as do
-# pods of their own that are no jobs'.
+# A simulated pod without a run time takes a minute, unlike a real one. Therefore jobs and Workloads without one get the
+# median by their history. Those of unknown run time never end, and neither do pods that belong to no job.
 
 
-#: Longer than anybody looks ahead.
+#: Longer than any forecast.
 TOLD_RUNTIMES_FOR_EVER: Final = 10 * 365 * 24 * HOUR
 _OF_JOBS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """The state, and the Workloads that run of which nobody knows for how long."""
+    """Return the state with all run times, and the running Workloads whose run time is unknown."""
     runtimes, unknown = Runtimes(state), list[str]()
     told: dict[Key, Obj] = {}
     cluster = state.cluster
@@ -315,7 +319,7 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
 
 
 def _of_no_job(state: State) -> Iterable[Obj]:
-    """The pods that serve: of no job, and not told to end."""
+    """Yield the pods that belong to no job and have no run time."""
     for pod in state.of_kind(scheme.POD):
         owner = controller_of(pod)
         if is_terminal(pod) or (owner is not None and owner["kind"] in _OF_JOBS):

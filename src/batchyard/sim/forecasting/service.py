@@ -1,4 +1,4 @@
-"""Forecasts and warnings for a server: of the objects as it has them, for those who may not see all of them."""
+"""Forecasts and warnings for a server, from its current objects, restricted to what a user may see."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ from batchyard.sim.forecasting.dry_run_warnings import warnings_of
 from batchyard.sim.state import State
 from batchyard.sim.whatif import subjects_told_of, workload_of
 
-#: The kinds that a forecast looks at.
+#: The kinds that a forecast needs.
 KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.CLUSTER_QUEUE),
     *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
@@ -25,7 +25,7 @@ MaySee = Callable[[str], bool]
 
 
 class Answering:
-    """What a server is told that decides by these settings."""
+    """Answers forecasts and warnings with these scheduler settings."""
 
     def __init__(self, kueue: KueueSettings = SIMULATED) -> None:
         self._kueue = kueue
@@ -33,9 +33,9 @@ class Answering:
     def forecast_of(
         self, listed: Listed, at: Instant, subject: Key, seed: int, may_see: MaySee, calibration: Calibration
     ) -> Mapping[str, Any]:
-        """When something starts, as a document; Refused where it has no Workload, or has ended.
+        """Return the forecast of a subject as a document; raises Refused if it has no Workload or has ended.
 
-        `may_see` says whether names of a namespace's Workloads may be told.
+        `may_see` returns whether names of a namespace's Workloads may be shown.
         """
         state = self._state(listed, at, KINDS)
         name = workload_of(state.objects, subject)
@@ -49,11 +49,11 @@ class Answering:
         return found.document(subjects_told_of(subject))
 
     def samples_of(self, listed: Listed, at: Instant, calibration: Calibration) -> Sequence[Sample]:
-        """Forecasts for a few of those who wait, drawn by chance, to be compared with what becomes of them."""
+        """Return forecasts for a random sample of pending Workloads, to be compared with their outcomes."""
         return samples(self._state(listed, at, KINDS), Asked(work_max=OF_SERVER, calibration=calibration))
 
     def warnings_for(self, listed: Listed, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
-        """What a changed object would do at once."""
+        """Return the warnings about a changed object."""
         return warnings_of(self._state(listed, at, (*KINDS, scheme.NODE)), changed, may_see)
 
     def _state(self, listed: Listed, at: Instant, kinds: Sequence[str]) -> State:

@@ -1,1 +1,1 @@
-"""The laws of the platform, one a file: observers of a running world that say what was broken, by whom, and when."""
+"""Invariants of the platform: observers of a running world that report violations, with the objects and the time."""

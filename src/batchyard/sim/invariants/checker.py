@@ -1,4 +1,4 @@
-"""All laws, watching one world. A world without an inspection pays nothing for it."""
+"""Attaches all invariants to a world. A world without an inspection has no overhead."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -61,7 +61,7 @@ LAWS: Final[tuple[type[Law], ...]] = (
 
 
 class Inspection:
-    """Laws attached to a world. `violations` grows while it runs; `finish()` looks one last time."""
+    """Invariants attached to a world. `violations` grows while it runs; `finish()` runs the final checks."""
 
     def __init__(self, world: World, laws: Sequence[type[Law]] = LAWS) -> None:
         self._world = world
@@ -72,18 +72,18 @@ class Inspection:
 
     @property
     def violations(self) -> list[Violation]:
-        """What was broken so far."""
+        """Return the violations so far."""
         return self._scene.violations
 
     def finish(self) -> list[Violation]:
-        """Look at the end of the run; returns all that was broken."""
+        """Run the checks of the end of the run; return all violations."""
         self._settle()
         for law in self._laws:
             law.finish()
         return self.violations
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
-        """Let every law look at each change, and again when the instant is over."""
+        """Pass each change to every invariant, and schedule the checks of the end of the instant."""
         kernel = self._world.kernel
         if not self._unsettled:
             self._unsettled = True
@@ -106,5 +106,5 @@ class Inspection:
 
 
 def attach(world: World, laws: Sequence[type[Law]] = LAWS) -> Inspection:
-    """Hold a world to the laws. Attach before it runs."""
+    """Attach invariants to a world, before it runs."""
     return Inspection(world, laws)

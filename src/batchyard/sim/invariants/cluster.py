@@ -1,6 +1,6 @@
-"""Nobody gets a machine beyond what the cloud has, what is reserved, or what the project may have.
+"""Machines and nodes: no machine exceeds the cloud's capacity, a reservation, or the project's quota.
 
-What there is may be taken away under those who have it: then no more are given.
+Capacity may be reduced below the usage; then no further machines may be provided.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _NONE = ("", FAILED)
 
 
 class CloudIsNeverOversold(Law):
-    """See the module."""
+    """New machines fit the cloud's capacity, the reservations and the quotas."""
 
     name = "cloud_is_never_oversold"
 
@@ -31,7 +31,7 @@ class CloudIsNeverOversold(Law):
         self._changed = False
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of machines that are given, and of changes of what there is."""
+        """Record new machines, and changes of the capacity."""
         self._changed = self._changed or event.key.kind == scheme.CLUSTER
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED:
             was_none = event.old is None or phase_of(event.old) in _NONE
@@ -39,7 +39,7 @@ class CloudIsNeverOversold(Law):
                 self._given[event.key] = None
 
     def settle(self) -> None:
-        """What was given was there."""
+        """Check that the new machines fit the capacity."""
         given, changed = list(self._given), self._changed
         self._given, self._changed = {}, False
         if not given or changed:
@@ -54,7 +54,7 @@ class CloudIsNeverOversold(Law):
             self.violate(what, *given)
 
     def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], touched: Sequence[Obj]) -> Iterator[str]:
-        """Rows of which more is taken than there is."""
+        """Yield the rows of capacity and reservations that are exceeded."""
         for row in cluster["spec"].get("capacity") or ():
             taken = sum(self._is_of(row, obj) for obj in machines)
             if taken > row["count"] and any(self._is_of(row, obj) for obj in touched):
@@ -65,7 +65,7 @@ class CloudIsNeverOversold(Law):
                 yield f"{taken} machines of reservation {row['name']} are taken, of {row['count']}"
 
     def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], touched: Sequence[Obj]) -> Iterator[str]:
-        """Quotas of the project that are exceeded."""
+        """Yield the quotas of the project that are exceeded."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
             taken = sum(self._counted(name, obj, cluster) for obj in machines)
@@ -100,11 +100,11 @@ def _is_taken(instance: Obj) -> bool:
 
 # --- nodes are never overfull ---
 #
-# The pods of a node that have not ended never ask for more than it has.
+# The requests of a node's pods that have not ended never exceed its allocatable resources.
 
 
 class NodesAreNeverOverfull(Law):
-    """See the module."""
+    """The requests of the pods on a node never exceed its allocatable resources."""
 
     name = "nodes_are_never_overfull"
 
@@ -113,11 +113,11 @@ class NodesAreNeverOverfull(Law):
         self._changed = False
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of changes."""
+        """Note changes of pods and nodes."""
         self._changed = self._changed or event.key.kind in {scheme.POD, scheme.NODE}
 
     def settle(self) -> None:
-        """Add up what is asked for on each node."""
+        """Sum the requests on each node and compare."""
         if not self._changed:
             return
         self._changed = False
@@ -129,12 +129,12 @@ class NodesAreNeverOverfull(Law):
             has = node_view(node).allocatable
             for resource, amount in requested(pods).items():
                 if amount > has.get(resource, 0):
-                    what = f"{amount} of {resource} are asked for on {name}, which has {has.get(resource, 0)}"
+                    what = f"{amount} of {resource} are requested on {name}, which has {has.get(resource, 0)}"
                     self.violate(what, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
 
 
 def placed(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
-    """The pods that have not ended, by node."""
+    """Return the pods that have not ended, by node."""
     found: dict[str, list[PodView]] = {}
     for pod in pods:
         if pod.node_name and not pod.is_terminal:
@@ -143,7 +143,7 @@ def placed(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
 
 
 def requested(pods: Iterable[PodView]) -> dict[str, int]:
-    """What pods ask for, together."""
+    """Return the total requests of pods."""
     total: dict[str, int] = {}
     for pod in pods:
         for resource, amount in pod.requests:
@@ -153,26 +153,26 @@ def requested(pods: Iterable[PodView]) -> dict[str, int]:
 
 # --- pods suit their nodes ---
 #
-# A pod is bound only to a node with the labels it selects, whose taints it tolerates, and that is not cordoned.
+# A pod is bound only to a node that matches its selector, whose taints it tolerates, and that is not cordoned.
 #
-# What changed about the node in the same instant may have come too late to be known.
+# A change of the node in the same instant may have come too late for the scheduler.
 
 
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
 class PodsSuitTheirNodes(Law):
-    """See the module."""
+    """Bound pods match the selector, taints and cordon of their node."""
 
     name = "pods_suit_their_nodes"
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        #: Each node as it is, and before that as it was in this instant.
+        #: The versions of each node in this instant, the current one last.
         self._nodes: dict[str, list[NodeView]] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Look at new bindings."""
+        """Check new bindings."""
         if event.key.kind == scheme.NODE and event.type is not EventType.DELETED:
             self._nodes.setdefault(event.key.name, []).append(node_view(event.obj))
         if event.key.kind != scheme.POD or event.type is EventType.DELETED:
@@ -185,13 +185,13 @@ class PodsSuitTheirNodes(Law):
                 self.violate(f"{pod.key} was bound to {pod.node_name}: {faults[-1]}", event.key)
 
     def settle(self) -> None:
-        """Only what is now counts from now on."""
+        """Keep only the current version of each node."""
         for views in self._nodes.values():
             del views[:-1]
 
 
 def unsuitable(pod: PodView, node: NodeView) -> str:
-    """Why a pod may not be on a node, whatever else is there; empty if it may."""
+    """Return why a pod may not run on a node, regardless of other pods; empty if it may."""
     missed = [key for key, value in pod.node_selector if node.labels.get(key) != value]
     if missed:
         return f"its label {missed[0]} is {node.labels.get(missed[0])}"
@@ -204,20 +204,20 @@ def unsuitable(pod: PodView, node: NodeView) -> str:
 
 # --- slices are whole ---
 #
-# A slice of several machines is there as a whole or not at all; where one of them crashed the others go down too.
+# A slice of several machines exists as a whole or not at all. If one machine crashes, the others stop too.
 
 
-#: How long writes that meet conflicts may take to bring a slice down.
+#: The time that writes with conflicts may take to stop a slice.
 _SOON: Final = MINUTE
 
 
 class SlicesAreWhole(Law):
-    """See the module."""
+    """The machines of a slice run together or not at all."""
 
     name = "slices_are_whole"
 
     def settle(self) -> None:
-        """None of a slice runs on while another of it is lost."""
+        """Check that no machine of a slice runs after another was lost."""
         now = self.scene.world.kernel.now()
         for pool, _, machines in self._slices():
             lost = [obj for obj in machines if phase_of(obj) == CRASHED and since(obj) + _SOON < now]
@@ -225,7 +225,7 @@ class SlicesAreWhole(Law):
                 self.violate(f"half of {pool} runs", *map(_key, machines))
 
     def finish(self) -> None:
-        """In the end all machines run, or none ever came."""
+        """Check that in the end all machines of a slice run, or none exists."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
             running = sum(phase_of(obj) == RUNNING for obj in machines)
             failed = sum(phase_of(obj) == FAILED for obj in machines)
@@ -233,7 +233,7 @@ class SlicesAreWhole(Law):
                 self.violate(f"{running} of {len(machines)} machines of {pool} run, of {hosts}", *map(_key, machines))
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
-        """The pools that are slices of several machines: their names, how many they need, and those that stay."""
+        """Return the pools that are slices of several machines: name, number of hosts, and the remaining machines."""
         world = self.scene.world
         clusters = world.objects(scheme.CLUSTER)
         found = []
@@ -251,11 +251,11 @@ def _key(obj: Obj) -> Key:
 
 # --- requests are whole ---
 #
-# Queued provisioning gives all machines of a request at once, or none.
+# Queued provisioning provides all machines of a request at once, or none.
 
 
 class RequestsAreWhole(Law):
-    """See the module."""
+    """A ResizeRequest gets all of its machines at once, or none."""
 
     name = "requests_are_whole"
 
@@ -265,7 +265,7 @@ class RequestsAreWhole(Law):
         self._changed: dict[str, None] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Count the machines that are made for requests."""
+        """Count the machines that are created for requests."""
         if event.key.kind == scheme.RESIZE_REQUEST:
             self._changed[event.key.name] = None
             if event.type is EventType.ADDED:
@@ -277,7 +277,7 @@ class RequestsAreWhole(Law):
                 self._changed[request] = None
 
     def settle(self) -> None:
-        """All of them, or none as long as the request waits."""
+        """Check that a request has all of its machines, or none."""
         for name in self._changed:
             request = self.scene.world.client.get(Key(scheme.RESIZE_REQUEST, "", name))
             made = self._made.get(name, 0)
@@ -292,13 +292,13 @@ class RequestsAreWhole(Law):
 
 # --- exclusive domains ---
 #
-# Where Jobs have a domain of their own (JobSet's exclusive topology), pods of two of them are never in one.
+# With JobSet's exclusive topology, pods of two Jobs are never in the same domain.
 #
-# Jobs of different priority may meet there while the lower one leaves.
+# Jobs of different priority may share a domain while the lower one terminates.
 
 
 class ExclusiveDomains(Law):
-    """See the module."""
+    """A domain holds pods of at most one exclusive Job for each priority."""
 
     name = "exclusive_domains"
 
@@ -307,11 +307,11 @@ class ExclusiveDomains(Law):
         self._changed = False
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of changes."""
+        """Note changes of pods."""
         self._changed = self._changed or event.key.kind == scheme.POD
 
     def settle(self) -> None:
-        """Whose pods are where."""
+        """Check that each domain has pods of one Job only."""
         if not self._changed:
             return
         self._changed = False
@@ -331,16 +331,16 @@ class ExclusiveDomains(Law):
 
 # --- idle nodes are released ---
 #
-# When nothing is left to happen, no autoscaled pool has a node without work above its minimum.
+# When no more events are scheduled, no autoscaled pool has idle nodes above its minimum.
 
 
 class IdleNodesAreReleased(Law):
-    """See the module."""
+    """An autoscaled pool at rest has no idle nodes above its minimum."""
 
     name = "idle_nodes_are_released"
 
     def finish(self) -> None:
-        """Look at every autoscaled pool."""
+        """Check every autoscaled pool."""
         world = self.scene.world
         busy = placed(pod_view(obj) for obj in world.objects(scheme.POD))
         for pool in world.objects(scheme.NODE_POOL) if self.is_at_rest else ():
@@ -354,11 +354,11 @@ class IdleNodesAreReleased(Law):
             for found in zones.values():
                 idle = [node for node in found if node not in busy]
                 if idle and len(found) > _least(bounds, pool["spec"].get("tpuTopology") is not None, zones):
-                    self.violate(f"{', '.join(idle)} of {name} do nothing", Key(scheme.NODE, "", idle[0]))
+                    self.violate(f"{', '.join(idle)} of {name} are idle", Key(scheme.NODE, "", idle[0]))
 
 
 def _least(bounds: Mapping[str, int], atomic: bool, zones: Mapping[str, list[str]]) -> int:
-    """How many nodes a zone keeps at least: all of them while the pool has no more than its minimum."""
+    """Return the minimum of a zone: all of its nodes while the pool is not above its total minimum."""
     everywhere = sum(map(len, zones.values()))
     if atomic:
         return 0

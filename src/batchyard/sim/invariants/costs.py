@@ -1,8 +1,8 @@
-"""What all accounts come to is what the machines cost: what was paid from when each was found until it was gone.
+"""Cost conservation: the accounts add up to the cost of the machines, each billed from its start to its end.
 
-That is worked out here from Instances and prices alone. It is held against a ledger that looks on, and, where the
-platform keeps one itself, against its records and its ledger together, also when it has started anew. Records are
-rounded: a millionth of a dollar for each hour, and for each time that it started.
+The expected cost is computed from Instances and prices alone. It is compared with an independent ledger. If the
+platform keeps its own ledger, it is also compared with its records and its ledger together, also after a restart.
+Records are rounded: by a millionth of a dollar for each hour, and for each start of the platform.
 """
 
 from batchyard.accounting.accounts import WHOLE
@@ -20,22 +20,22 @@ _MICRODOLLAR = HOUR * WHOLE
 
 
 class CostsAddUp(Law):
-    """See the module."""
+    """The ledger and the records add up to the cost of the machines."""
 
     name = "costs_add_up"
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._ledger = Ledger(scene.world.client)
-        #: By name, since when a machine is charged, and what an hour of it costs.
+        #: By name, the time up to which a machine is paid, and its price per hour.
         self._paid: dict[str, tuple[Instant, int]] = {}
-        #: What was paid until then: millionths of dollars an hour times microseconds.
+        #: The cost so far: millionths of dollars per hour, times microseconds.
         self._cost = 0
         self._starts = 0
         self._platform: object = None
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of machines that come and go, and of new prices."""
+        """Record machines that start and end, and new prices."""
         now = self.scene.world.kernel.now()
         self._ledger.observe((event,), now)
         if event.key.kind == scheme.CLUSTER:
@@ -55,7 +55,7 @@ class CostsAddUp(Law):
             del self._paid[name]
 
     def settle(self) -> None:
-        """Compare."""
+        """Compare the accounts with the expected cost."""
         now = self.scene.world.kernel.now()
         for name in self._paid:
             self._pay(name, now)
@@ -66,7 +66,7 @@ class CostsAddUp(Law):
         self._compare_records(expected, now)
 
     def finish(self) -> None:
-        """Compare at the end."""
+        """Compare at the end of the run."""
         self.settle()
 
     def _compare_records(self, expected: int, now: Instant) -> None:
@@ -76,7 +76,7 @@ class CostsAddUp(Law):
             self._platform, self._starts = world.platform, self._starts + 1
         if costs is None or costs.ledger is None or world.platform.runner.is_stopped:
             return
-        if world.start != EPOCH:  # what was before nobody here has seen
+        if world.start != EPOCH:  #  costs from before the start of this world are unknown
             return
         found = sum(account.cost for account in costs.ledger.accounts(now).values())
         written = [

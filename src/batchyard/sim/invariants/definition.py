@@ -1,7 +1,7 @@
-"""Quota as its definition has it, slowly: every figure is worked out anew from limits and from who holds what.
+"""Quota by its definition, computed slowly: every value is derived from the limits and the holders.
 
-It shares no line with the arithmetic that decides, so that the two can be held against each other. Nodes are named
-`queue/NAME` and `cohort/NAME`. Source: the definition in Kueue's pkg/cache/scheduler/resource_node.go.
+It shares no code with the scheduler's arithmetic, so that the two can be compared. Nodes are named `queue/NAME` and
+`cohort/NAME`. Source: the definition in Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ Amounts: TypeAlias = Mapping[Pair, int]
 
 @dataclass(slots=True)
 class Node:
-    """One place in the tree."""
+    """A ClusterQueue or Cohort in the tree."""
 
     name: str
     parent: str = ""
@@ -26,7 +26,7 @@ class Node:
 
 
 class QuotaDefinition:
-    """The quota forest of some ClusterQueues and Cohorts."""
+    """The quota forest of ClusterQueues and Cohorts, with the holders of quota."""
 
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
         self.nodes: dict[str, Node] = {}
@@ -59,7 +59,7 @@ class QuotaDefinition:
         return bool(cohort)
 
     def pairs(self, node: str) -> list[Pair]:
-        """Every flavor-resource with quota or usage in a node's tree."""
+        """Return every flavor and resource with quota or usage in a node's tree."""
         root = self.path(node)[0]
         found: dict[Pair, None] = {}
         for name in self.below(root):
@@ -69,18 +69,18 @@ class QuotaDefinition:
         return sorted(found)
 
     def path(self, node: str) -> list[str]:
-        """From the root to the node."""
+        """Return the path from the root to the node."""
         above = self.nodes[node].parent
         return [*self.path(above), node] if above else [node]
 
     def below(self, node: str) -> Iterator[str]:
-        """The node and all below it."""
+        """Yield the node and its descendants."""
         yield node
         for child in self.nodes[node].children:
             yield from self.below(child)
 
     def subtree(self, node: str, pair: Pair) -> int:
-        """All that a node's subtree may use of its own: nominal quota, and what children lend."""
+        """Return the subtree quota of a node: its nominal quota, and what its children lend."""
         known = self._subtrees.get((node, pair))
         if known is not None:
             return known
@@ -90,20 +90,20 @@ class QuotaDefinition:
         return own
 
     def local(self, node: str, pair: Pair) -> int:
-        """The part of it that is never lent."""
+        """Return the guaranteed quota of a node, which is never lent."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree(node, pair) - quota.lending_limit)
 
     def used(self, node: str, pair: Pair) -> int:
-        """A ClusterQueue's usage is what its Workloads hold, a Cohort's what its children use of what is lent."""
+        """Return the usage: of a ClusterQueue by its Workloads, of a Cohort by its children beyond local quota."""
         held = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return held + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
 
     def available(self, node: str, pair: Pair) -> int:
-        """What a node may still use; negative where quota was taken away under usage."""
+        """Return what a node can still use; negative if quota was reduced below the usage."""
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
             return self.subtree(node, pair) - used
@@ -115,7 +115,7 @@ class QuotaDefinition:
         return max(0, local - used) + from_parent
 
     def potential(self, node: str, pair: Pair) -> int:
-        """What a node could use if nobody else used anything."""
+        """Return what a node could use in an otherwise empty tree."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
             return self.subtree(node, pair)
@@ -125,5 +125,5 @@ class QuotaDefinition:
         return most
 
     def is_borrowing(self, node: str, pair: Pair) -> bool:
-        """Whether a node uses more than its own."""
+        """Whether a node uses more than its subtree quota."""
         return self.used(node, pair) > self.subtree(node, pair)

@@ -1,4 +1,4 @@
-"""What a law is: it looks at every change, and at the world when an instant is over, and reports what broke it."""
+"""The interface of invariants: an invariant checks each change, and the world at the end of each instant."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -12,16 +12,16 @@ from batchyard.sim.world import World
 
 # --- story ---
 #
-# What happened to each object, in a few words a change: told when a law is broken.
+# A short history of each object, shown with a violation.
 
 
 _LINES_MAX: Final = 12
-#: What of a status is told beside its conditions.
+#: The status fields that the history shows, besides conditions.
 _FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
 class Stories:
-    """The last changes of every object."""
+    """The latest changes of every object."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, list[str]] = {}
@@ -35,7 +35,7 @@ class Stories:
             del lines[:-_LINES_MAX]
 
     def of(self, *keys: Key) -> tuple[str, ...]:
-        """The stories of some objects, one after the other."""
+        """Return the histories of some objects, one after the other."""
         return tuple(line for key in keys for line in self._lines.get(key, ()))
 
 
@@ -63,7 +63,7 @@ def _differs(old: Obj | None, new: Obj) -> bool:
 
 
 class Violation(NamedTuple):
-    """A broken law: which, when, what happened, and the story of the objects."""
+    """A violated invariant: its name, the time, a description, and the histories of the objects."""
 
     law: str
     at: Duration
@@ -71,12 +71,12 @@ class Violation(NamedTuple):
     story: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Everything, the story line by line."""
+        """Return the description and the histories, line by line."""
         return "\n    ".join([f"{seconds(self.at):g}s {self.law}: {self.what}", *self.story])
 
 
 class Scene:
-    """What laws look at, and where they report."""
+    """The world that invariants check, and their violations."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -85,12 +85,12 @@ class Scene:
         self.violations: list[Violation] = []
 
     def violate(self, law: "Law", what: str, *keys: Key) -> None:
-        """Report a broken law, with the story of these objects."""
+        """Record a violation, with the histories of these objects."""
         self.violations.append(Violation(law.name, self.world.now(), what, self.stories.of(*keys)))
 
 
 class Law:
-    """One law. Each method is a moment to look; most laws need one or two of them."""
+    """One invariant. Each method is a point in time for checks; most invariants need one or two of them."""
 
     name = ""
 
@@ -99,29 +99,29 @@ class Law:
 
     @property
     def ledger(self) -> Ledger:
-        """What the objects say."""
+        """Return the state by the objects alone."""
         return self.scene.ledger
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is left to happen in the world."""
+        """Whether no more events are scheduled in the world."""
         return not self.scene.world.kernel.pending()
 
     def begin(self, batch: Sequence[WatchEvent]) -> None:
-        """Changes are about to be told; the ledger is as before all of them."""
+        """Check before a delivery; the ledger does not contain any of its changes."""
 
     def look(self, event: WatchEvent) -> None:
-        """One change; the ledger is as before it."""
+        """Check one change; the ledger does not contain it yet."""
 
     def end(self, batch: Sequence[WatchEvent]) -> None:
-        """All changes of a delivery have been told; the ledger has them."""
+        """Check after a delivery; the ledger contains all of its changes."""
 
     def settle(self) -> None:
-        """An instant is over."""
+        """Check at the end of an instant."""
 
     def finish(self) -> None:
-        """The run is over."""
+        """Check at the end of the run."""
 
     def violate(self, what: str, *keys: Key) -> None:
-        """Report that the law was broken."""
+        """Record a violation."""
         self.scene.violate(self, what, *keys)

@@ -1,4 +1,4 @@
-"""A Job counts each pod once: no more ended well or badly than it had pods that did, and never more than it wants."""
+"""Jobs: status counts match the pods, suspension matches admission, and a finished Workload holds nothing."""
 
 from collections.abc import Iterator
 
@@ -13,19 +13,19 @@ from batchyard.sim.invariants.invariant import Law, Scene
 
 
 class JobsCountRight(Law):
-    """See the module."""
+    """A Job counts each pod once, no more than ended that way, and no more successes than its completions."""
 
     name = "jobs_count_right"
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        #: By the uid of a Job, the uids of its pods that ended well, and of those that ended otherwise or were deleted.
+        #: By the uid of a Job, the uids of its pods that succeeded, and of those that failed or were deleted.
         self._well: dict[str, dict[str, None]] = {}
         self._badly: dict[str, dict[str, None]] = {}
         self._changed: dict[Key, None] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of pods that end, and of Jobs that count."""
+        """Record pods that end, and Jobs that change."""
         if event.key.kind == scheme.JOB:
             self._changed[event.key] = None
             self._look_back(event)
@@ -39,7 +39,7 @@ class JobsCountRight(Law):
             self._badly.setdefault(owner["uid"], {})[uid] = None
 
     def settle(self) -> None:
-        """Compare."""
+        """Check the counts of changed Jobs."""
         for key in self._changed:
             job = self.scene.world.client.get(key)
             for what in () if job is None else self._faults(job):
@@ -47,7 +47,7 @@ class JobsCountRight(Law):
         self._changed.clear()
 
     def finish(self) -> None:
-        """A Job that has ended has no pods left that run."""
+        """Check that an ended Job has no active pods."""
         for job in self.scene.world.objects(scheme.JOB) if self.is_at_rest else ():
             status, name = job.get("status") or {}, job["metadata"]["name"]
             ended = is_true(status, "Complete") or is_true(status, "Failed")
@@ -60,11 +60,11 @@ class JobsCountRight(Law):
         succeeded, failed, active = (status.get(field) or 0 for field in ("succeeded", "failed", "active"))
         well, badly = len(self._well.get(uid, ())), len(self._badly.get(uid, ()))
         if succeeded > well:
-            yield f"{succeeded} are said to have succeeded, {well} did"
+            yield f"{succeeded} are counted as succeeded, {well} succeeded"
         if failed > badly:
-            yield f"{failed} are said to have failed, {badly} did"
+            yield f"{failed} are counted as failed, {badly} failed"
         if succeeded > spec.get("completions", succeeded):
-            yield f"{succeeded} succeeded, {spec['completions']} were wanted"
+            yield f"{succeeded} succeeded, {spec['completions']} are its completions"
         if active > spec.get("parallelism", 1):
             yield f"{active} are active, {spec.get('parallelism', 1)} may be"
         if spec.get("completionMode") == "Indexed" and succeeded != _count(status.get("completedIndexes") or ""):
@@ -73,7 +73,7 @@ class JobsCountRight(Law):
             yield f"it is complete with {succeeded} of {spec['completions']}"
 
     def _look_back(self, event: WatchEvent) -> None:
-        """What was counted stays counted."""
+        """Check that counts never decrease."""
         if event.old is None:
             return
         for field in ("succeeded", "failed"):
@@ -87,14 +87,14 @@ def _is_gone(event: WatchEvent) -> bool:
 
 
 def _count(indexes: str) -> int:
-    """How many indexes a text such as `0,2-4` names."""
+    """Return the number of indexes in a text such as `0,2-4`."""
     ends = [part.split("-") for part in indexes.split(",") if part]
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
 # --- no job runs without admission ---
 #
-# A Job or JobSet that names a queue runs only while its Workload is admitted.
+# A Job or JobSet with a queue runs only while its Workload is admitted.
 
 
 _KINDS = (scheme.JOB, scheme.JOB_SET)
@@ -102,26 +102,26 @@ _ENDED = ("Complete", "Completed", "Failed")
 
 
 class NoJobRunsWithoutAdmission(Law):
-    """See the module."""
+    """A Job or JobSet with a queue runs only while its Workload is admitted."""
 
     name = "no_job_runs_without_admission"
 
     def look(self, event: WatchEvent) -> None:
-        """It starts only when it is admitted."""
+        """Check that a job that starts is admitted."""
         if event.key.kind in _KINDS and event.type is not EventType.DELETED and _runs(event.obj):
             was_running = event.old is not None and _runs(event.old)
             if not was_running and not self._is_admitted(event.obj):
                 self.violate(f"{event.key} starts and is not admitted", event.key)
 
     def settle(self) -> None:
-        """It goes on only while it is admitted."""
+        """Check that running jobs are admitted."""
         for kind in _KINDS:
             for job in self.scene.world.objects(kind):
                 if _runs(job) and not self._is_admitted(job):
                     self.violate(f"{key_of(job)} runs and is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Whether the Workload of a job is admitted, as far as was told."""
+        """Whether the Workload of a job is admitted, by the delivered events."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, of: Obj) -> list[WorkloadView]:
@@ -138,11 +138,11 @@ def _runs(job: Obj) -> bool:
 
 # --- no pod without admission ---
 #
-# No pod of a job that names a queue is bound, or begins to run, while its Workload holds no quota.
+# No pod of a job with a queue is bound, or starts to run, while its Workload holds no quota.
 
 
 class NoPodWithoutAdmission(Law):
-    """See the module."""
+    """No pod of a job with a queue is bound or starts without quota."""
 
     name = "no_pod_without_admission"
 
@@ -151,7 +151,7 @@ class NoPodWithoutAdmission(Law):
         self._begun: dict[Key, None] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of pods that were bound or began to run."""
+        """Record pods that were bound or started to run."""
         if event.key.kind != scheme.POD or event.type is EventType.DELETED:
             return
         new, old = pod_view(event.obj), None if event.old is None else pod_view(event.old)
@@ -161,7 +161,7 @@ class NoPodWithoutAdmission(Law):
             self._begun[event.key] = None
 
     def settle(self) -> None:
-        """Those that are to stay need quota."""
+        """Check that they have quota, unless they are being deleted."""
         for key in self._begun:
             pod = self.scene.world.client.get(key)
             root = None if pod is None or "deletionTimestamp" in pod["metadata"] else self._root(pod)
@@ -170,7 +170,7 @@ class NoPodWithoutAdmission(Law):
         self._begun.clear()
 
     def _root(self, obj: Obj) -> Obj | None:
-        """The topmost owner of a pod; None if it has none, or the one above it is gone."""
+        """Return the topmost owner of a pod, or the pod itself without one; None if an owner is deleted."""
         client = self.scene.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])
@@ -187,24 +187,24 @@ class NoPodWithoutAdmission(Law):
 
 # --- finished holds nothing ---
 #
-# A finished Workload holds no quota and waits in no queue, and never again will.
+# A finished Workload holds no quota, waits in no queue, and stays finished.
 
 
 class FinishedHoldsNothing(Law):
-    """See the module."""
+    """A finished Workload holds no quota, waits in no queue, and stays finished."""
 
     name = "finished_holds_nothing"
 
     def look(self, event: WatchEvent) -> None:
-        """The end is final."""
+        """Check that a finished Workload stays finished."""
         if event.key.kind != scheme.WORKLOAD or event.old is None or event.type is EventType.DELETED:
             return
         before, after = workload_view(event.old), workload_view(event.obj)
         if before.finished and not after.finished:
-            self.violate(f"{event.key} had finished and goes on", event.key)
+            self.violate(f"{event.key} had finished and is not finished any more", event.key)
 
     def settle(self) -> None:
-        """Neither the quota nor the queues know it."""
+        """Check that the scheduler's quota and queues do not contain finished Workloads."""
         index = self.scene.world.platform.index
         for view in self.ledger.workloads.values():
             if not view.finished:

@@ -1,6 +1,6 @@
-"""What the objects alone say: queues, Cohorts and flavors as they stand, and who holds what by its status.
+"""The state by the objects alone: queues, Cohorts and flavors, and the quota that Workloads hold by their status.
 
-It is kept from watch events, change by change, and knows nothing of the scheduler.
+It is maintained from watch events and independent of the scheduler.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from batchyard.sim.invariants.definition import Amounts, Pair, QuotaDefinition
 
 
 class Ledger:
-    """See the module."""
+    """Queues, Cohorts, flavors and Workloads by name, and the quota forest computed from them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ClusterQueueView] = {}
@@ -49,7 +49,7 @@ class Ledger:
         }
 
     def record(self, event: WatchEvent) -> None:
-        """Take note of a change."""
+        """Apply a watch event."""
         key = str(event.key)
         found = self._tables.get(event.key.kind)
         if found is None:
@@ -70,7 +70,7 @@ class Ledger:
 
     @property
     def quota(self) -> QuotaDefinition:
-        """The quota forest with all that is held in it."""
+        """Return the quota forest with all holders."""
         if self._quota is None:
             self._quota = QuotaDefinition(list(self.queues.values()), list(self.cohorts.values()))
             for key in self.workloads:
@@ -78,12 +78,12 @@ class Ledger:
         return self._quota
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
-        """The ClusterQueue behind a Workload's LocalQueue."""
+        """Return the ClusterQueue behind a Workload's LocalQueue."""
         local = self.local_queues.get(workload.queue)
         return self.queues.get(local.cluster_queue) if local is not None else None
 
     def _hold(self, key: str) -> None:
-        """Write down what a Workload holds, and no more where it held something before."""
+        """Replace the amounts that a Workload holds in the quota forest."""
         if self._quota is None:
             return
         for holders in self._quota.holders.values():
@@ -94,12 +94,12 @@ class Ledger:
 
 
 def holds_quota(view: WorkloadView) -> bool:
-    """Whether a Workload's status says that it holds quota; who has finished or was deactivated holds none."""
+    """Whether a Workload holds quota by its status; finished and deactivated ones hold none."""
     return view.quota_reserved and view.active and not view.finished
 
 
 def amounts_of(view: WorkloadView) -> Amounts:
-    """What a Workload's status says it holds."""
+    """Return the amounts that a Workload holds by its status."""
     total: dict[Pair, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
@@ -109,20 +109,20 @@ def amounts_of(view: WorkloadView) -> Amounts:
 
 
 def changes_quota(event: WatchEvent) -> bool:
-    """Whether a change bears on the quota forest itself."""
+    """Whether a change affects the quota forest itself."""
     if event.key.kind not in _FOREST:
         return False
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
 def is_reserved_by(event: WatchEvent) -> bool:
-    """Whether a change of a Workload is that quota was reserved for it."""
+    """Whether a change reserves quota for a Workload."""
     before = workload_view(event.old) if event.old is not None else None
     return workload_view(event.obj).quota_reserved and not (before is not None and before.quota_reserved)
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
-    """Whether a change is that a Workload which holds quota was preempted."""
+    """Whether a change preempts a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
     before, after = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")

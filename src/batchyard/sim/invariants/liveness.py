@@ -1,9 +1,8 @@
-"""When nothing is left to happen, whoever has not ended waits for something that is not there.
+"""Liveness: when no more events are scheduled, everything that has not ended waits for something that does not exist.
 
-No pod is on a node and never ends, so no gang is half placed. No Job or JobSet that may run is without pods that wait,
-but for a Job alone in its domain whose first pod has succeeded: JobSet refuses it the pods that would follow that one.
-No pod waits and is not told why, and none waits with its gang that the nodes there are could take, and those that a
-pool may still have.
+No pod on a node runs forever, so no gang is placed in part. Every Job or JobSet that may run has waiting pods. The
+exception is a Job alone in its domain whose first pod has succeeded: JobSet rejects the pods that would follow that
+one. Every waiting pod has a reason. No gang waits that would fit the existing nodes, or those that a pool can add.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,36 +29,36 @@ _ENDS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Law):
-    """See the module."""
+    """Jobs have pods that wait, and waiting pods have a reason and no room."""
 
     name = "nothing_hangs"
 
     def finish(self) -> None:
-        """Look at all that has not ended."""
+        """Check everything that has not ended."""
         if self.is_at_rest:
             pods = [obj for obj in self.scene.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._look_at_jobs(pods)
             self._look_at_pods([pod_view(obj) for obj in pods])
 
     def _look_at_jobs(self, pods: Sequence[Obj]) -> None:
-        """Whoever may run has something below it that waits."""
+        """Check that every runnable Job or JobSet has a dependent that waits."""
         world = self.scene.world
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
         owners = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
         for job in jobs:
             may_run = not job["spec"].get("suspend") and not _has_nobody_to_follow(job)
             if may_run and job["metadata"]["uid"] not in owners:
-                self.violate(f"{key_of(job)} may run, and nothing of it waits", key_of(job))
+                self.violate(f"{key_of(job)} may run, but has no waiting pods", key_of(job))
 
     def _look_at_pods(self, pods: Sequence[PodView]) -> None:
-        """Those that are placed would end; the others have no place."""
+        """Check that no pod is left on a node, and that no waiting gang has room."""
         gangs: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.node_name:
                 self.violate(f"{pod.key} never ends on {pod.node_name}", _key(pod))
                 continue
             if not pod.unscheduled:
-                self.violate(f"{pod.key} waits for a node, and nobody says why", _key(pod))
+                self.violate(f"{pod.key} waits for a node without a reason", _key(pod))
             if not pod.gated:
                 gangs.setdefault(pod.gang or pod.key, []).append(pod)
         nodes = _free_nodes(self.scene.world.objects(scheme.NODE), placed(pods))
@@ -75,7 +74,7 @@ class NothingHangs(Law):
                     self.violate(f"{len(gang)} pods wait though {pool} may grow", *map(_key, gang))
 
     def _look_at_exclusive(self, gang: Sequence[PodView], nodes: Sequence["_Free"]) -> None:
-        """Jobs that each want a pool of their own wait for pools; each has a first pod that waits for the others."""
+        """Check Jobs that each need an exclusive pool; each has a first pod, which the others wait for."""
         first = [pod for pod in gang if pod.shape.minds_pods]
         pools: dict[str, list[_Free]] = {}
         for node in nodes:
@@ -85,7 +84,7 @@ class NothingHangs(Law):
             self.violate(f"{len(gang)} Jobs wait though they could have {', '.join(fitting)}", *map(_key, gang))
 
     def _nodes_to_come(self) -> list[tuple[str, list["_Free"]]]:
-        """For each pool with an autoscaler, where nothing else bounds the nodes, those that it may still have."""
+        """Return, for each pool with an autoscaler and no other bound, the nodes that it can still add."""
         world = self.scene.world
         cluster = next(iter(world.objects(scheme.CLUSTER)), None)
         if cluster is None or cluster["spec"].get("quotas") or _limits(cluster):
@@ -114,14 +113,14 @@ class NothingHangs(Law):
 
 
 class _Free:
-    """A node, and what is free on it."""
+    """A node, and the free amounts on it."""
 
     def __init__(self, node: NodeView, free: dict[str, int]) -> None:
         self.node = node
         self.free = free
 
     def could_take(self, pod: PodView) -> bool:
-        """Whether a pod has room here."""
+        """Whether a pod fits this node."""
         return not unsuitable(pod, self.node) and all(self.free.get(r, 0) >= amount for r, amount in pod.requests)
 
 
@@ -135,7 +134,7 @@ def _free_nodes(nodes: Sequence[Obj], taken: dict[str, list[PodView]]) -> list[_
 
 
 def _find_room(gang: Sequence[PodView], nodes: Sequence[_Free]) -> bool:
-    """Whether all pods of a gang find room, each on the first node that takes it."""
+    """Whether all pods of a gang fit, each on the first node with room."""
     trial = [_Free(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
         node = next((node for node in trial if node.could_take(pod)), None)
@@ -147,12 +146,12 @@ def _find_room(gang: Sequence[PodView], nodes: Sequence[_Free]) -> bool:
 
 
 def _wants_pools(pods: Sequence[PodView]) -> bool:
-    """Whether all that matters about other pods is whose pools they are in."""
+    """Whether the pods' anti-affinity concerns pools only."""
     return all(term.topology_key == well_known.NODE_POOL for pod in pods for term in pod.shape.anti_affinity)
 
 
 def _limits(cluster: Obj) -> object:
-    """The bounds of the whole cluster."""
+    """Return the limits of the whole cluster."""
     scaling = cluster["spec"].get("autoscaling") or {}
     return (scaling.get("autoProvisioning") or {}).get("limits")
 
@@ -162,7 +161,7 @@ def _has_ended(job: Obj) -> bool:
 
 
 def _has_nobody_to_follow(job: Obj) -> bool:
-    """Whether new pods of a Job would follow its first one to its domain, which has succeeded."""
+    """Whether new pods of a Job would have to follow its first pod, which has succeeded, to its domain."""
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
         return False
@@ -175,23 +174,25 @@ def _key(pod: PodView) -> Key:
 
 # --- nothing is stuck ---
 #
-# Nothing is stuck: when nothing is left to happen, nobody waits for quota that lies free.
+# When no more events are scheduled, no Workload waits for quota that is free.
 #
-# Whoever waits then must be one whose turn it could not be: its queues are closed or closed to it, it is held back, it
-# waits behind the head of a StrictFIFO queue, or there is no room for it now. Three cases are left out, all as upstream
-# has them. A StrictFIFO queue whose head waits for quota may keep quota for it that others then lack. A tree in which
-# Workloads preempt each other for ever is left alone. And the search for victims overlooks quota for the number of
-# pods:
-# a head whose victims would not free enough pods stays at the front, and nobody behind it has a turn.
+# A waiting Workload must be excluded or without room: its queues are stopped or do not select it, it is held back, it
+# is
+# behind the head of a StrictFIFO queue, or its quota is in use. Three cases are left out, all as upstream behaves:
+# - A StrictFIFO queue whose head waits for quota may reserve quota that other queues then lack.
+# - A tree in which Workloads preempt each other endlessly is skipped.
+# - The search for victims ignores quota for the number of pods. A head whose victims would not free enough pods stays
+#   at
+#   the front and blocks those behind it.
 
 
 class NothingIsStuck(Law):
-    """See the module."""
+    """No pending Workload fits the free quota of its queue."""
 
     name = "nothing_is_stuck"
 
     def finish(self) -> None:
-        """Look at all who wait, if nothing is left to happen."""
+        """Check all pending Workloads, if no more events are scheduled."""
         if self.scene.world.kernel.pending():
             return
         waiting = self._waiting()
@@ -208,7 +209,7 @@ class NothingIsStuck(Law):
                     self.violate(what, Key(scheme.WORKLOAD, view.namespace, view.name))
 
     def _waiting(self) -> dict[str, list[WorkloadView]]:
-        """Whoever could have its turn, by ClusterQueue, in the order of turns."""
+        """Return the Workloads that the scheduler could consider, by ClusterQueue, in queue order."""
         found: dict[str, list[WorkloadView]] = {}
         for view in self.ledger.workloads.values():
             queue = self.ledger.queue_of(view)
@@ -236,7 +237,7 @@ class NothingIsStuck(Law):
         )
 
     def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
-        """Whether one flavor of each resource group could hold all pod sets: then no choice before can fail it."""
+        """Whether one flavor of each resource group could hold all pod sets, so that no earlier choice can fail."""
         total: dict[str, int] = {}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
@@ -276,28 +277,28 @@ def _turn(view: WorkloadView) -> tuple[int, int, str]:
 
 # --- nothing is orphaned ---
 #
-# When nothing is left to happen, nothing is there whose owner is gone: neither nodes nor pods nor leases.
+# When no more events are scheduled, no object has a deleted owner: no nodes, pods or Leases.
 #
-# An owner that was never there is not gone: what is born with such a one is let be, as garbage collectors do.
+# An owner that never existed does not count, as for garbage collectors.
 
 
 class NothingIsOrphaned(Law):
-    """See the module."""
+    """No object remains whose owner was deleted, and every machine has its node."""
 
     name = "nothing_is_orphaned"
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        #: The uids of all objects there ever were.
+        #: The uids of all objects that ever existed.
         self._known: dict[str, None] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Take note of an object."""
+        """Record the uid of an added object."""
         if event.type is EventType.ADDED:
             self._known[event.obj["metadata"]["uid"]] = None
 
     def finish(self) -> None:
-        """Look for owners."""
+        """Check the owners of all objects."""
         if self.is_at_rest:
             for key, what in [*self._left_by_owners(), *self._left_by_machines()]:
                 self.violate(f"{key.kind} {key} {what}", key)
@@ -311,7 +312,7 @@ class NothingIsOrphaned(Law):
             if owner is not None and owner["uid"] not in uids and owner["uid"] in self._known:
                 yield key_of(obj), f"is owned by {owner['name']}, which is gone"
             if "deletionTimestamp" in obj["metadata"]:
-                yield key_of(obj), "is being deleted for ever"
+                yield key_of(obj), "is terminating forever"
 
     def _left_by_machines(self) -> Iterator[tuple[Key, str]]:
         world = self.scene.world

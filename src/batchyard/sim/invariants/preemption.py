@@ -1,7 +1,7 @@
-"""Nobody preempts an equal or higher priority unless a policy of its queue says so, nor more than was lent.
+"""Preemption: each follows the policies of the preemptor's queue, and reclaims no more than was borrowed.
 
-Each preemption is held against the policies and the usage before the cycle that decided it. Who lost its nodes by
-Hotswap is the matter of another law.
+Each preemption is checked against the policies and the usage before the cycle that decided it. Evictions by Hotswap are
+checked by a separate invariant.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from batchyard.sim.invariants.ledger import is_preempted_by
 
 
 class PreemptionRespectsPriority(Law):
-    """See the module."""
+    """Each preemption is allowed by the policies of the preemptor's queue."""
 
     name = "preemption_respects_priority"
 
     def begin(self, batch: Sequence[WatchEvent]) -> None:
-        """Look at new preemptions, the ledger as before them."""
+        """Check new preemptions, with the ledger before them."""
         for event in batch:
             if is_preempted_by(event):
                 self._judge(event)
@@ -37,7 +37,7 @@ class PreemptionRespectsPriority(Law):
         uid = preemptor_uid_of(preempted["message"])
         preemptor = next((view for view in self.ledger.workloads.values() if view.uid == uid), None)
         if preemptor is None:
-            self.violate(f"{victim.key} was preempted by {uid}, whom nobody knows", event.key)
+            self.violate(f"{victim.key} was preempted by {uid}, which is unknown", event.key)
             return
         queue = self.ledger.queue_of(preemptor)
         keys = event.key, Key(scheme.WORKLOAD, preemptor.namespace, preemptor.name)
@@ -67,7 +67,7 @@ class PreemptionRespectsPriority(Law):
     def _borrowing_faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, *, fair: bool
     ) -> Iterator[str]:
-        """The victim's branch of the tree uses more than its own of something that the preemptor wants."""
+        """Yield an error unless the victim's branch of the tree borrows a resource that the preemptor requests."""
         quota = self.ledger.quota
         ours, theirs = quota.path(f"queue/{queue.name}"), quota.path(f"queue/{victim.cluster_queue}")
         if ours[0] != theirs[0]:
@@ -108,18 +108,18 @@ def _while_borrowing_faults(
 
 # --- hotswap respects priority ---
 #
-# With Hotswap nobody loses nodes to an equal or lower priority: that of the pods, as kube-scheduler goes by.
+# Hotswap takes nodes only from pods of lower priority, by the pod priorities that kube-scheduler uses.
 #
-# Who gets the nodes is a Workload that has quota, or a pod that needs none.
+# The nodes go to a Workload that has quota, or to a pod that needs none.
 
 
 class HotswapRespectsPriority(Law):
-    """See the module."""
+    """Hotswap takes nodes only from pods of lower priority."""
 
     name = "hotswap_respects_priority"
 
     def begin(self, batch: Sequence[WatchEvent]) -> None:
-        """Look at new preemptions, the ledger as before them."""
+        """Check new preemptions, with the ledger before them."""
         for event in batch:
             preempted = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
             if preempted is not None and preempted["reason"] == HOTSWAP:
@@ -136,7 +136,7 @@ class HotswapRespectsPriority(Law):
         victims = self._pods_of(event.key.namespace, event.key.name)
         highest = max((pod["spec"].get("priority", 0) for pod in preemptors), default=None)
         if highest is None:
-            self.violate(f"{event.key} lost its nodes to {uid}, of whom there is no pod", event.key)
+            self.violate(f"{event.key} lost its nodes to {uid}, which has no pods", event.key)
         elif any(pod["spec"].get("priority", 0) >= highest for pod in victims):
             self.violate(f"{event.key} lost its nodes to {uid}, whose pods have no more than {highest}", event.key)
 

@@ -1,4 +1,4 @@
-"""Whoever gets quota gets it for every pod set: as many pods as allowed, from flavors of the queue that suit them."""
+"""Quota: reservations cover every pod set, flavors suit them, and usage never exceeds the quota."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -22,14 +22,14 @@ from batchyard.sim.world import World
 
 # --- quota never oversubscribed ---
 #
-# Nobody is admitted beyond what the tree can give, and no tree comes to hold more than it has.
+# No Workload is admitted beyond the quota of the tree, and no tree holds more than its quota.
 #
-# Quota may be taken away under usage: then what is too much may stay, and must not grow. Whom a cycle preempts may be
-# counted as gone by what the same cycle admits.
+# If quota is reduced below the usage, the excess may remain but must not grow. A cycle may count the Workloads that it
+# preempts as gone in its own admissions.
 
 
 class QuotaNeverOversubscribed(Law):
-    """See the module."""
+    """New reservations fit the free quota, and no node's deficit grows unless the quota changes."""
 
     name = "quota_never_oversubscribed"
 
@@ -40,11 +40,11 @@ class QuotaNeverOversubscribed(Law):
         self._changed = False
 
     def begin(self, batch: Sequence[WatchEvent]) -> None:
-        """Who is preempted with these changes."""
+        """Collect the Workloads that are preempted with these changes."""
         self._going = [workload_view(event.obj) for event in batch if is_preempted_by(event)]
 
     def look(self, event: WatchEvent) -> None:
-        """A new reservation must fit in what is free; another tree excuses what it leaves without quota."""
+        """Check that a new reservation fits the free quota; note changes of quota, which excuse a deficit."""
         if changes_quota(event):
             self._changed = True
         if event.key.kind != scheme.WORKLOAD or not is_reserved_by(event):
@@ -58,7 +58,7 @@ class QuotaNeverOversubscribed(Law):
                 self.violate(what, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def settle(self) -> None:
-        """What is short of quota now was short before, or quota was taken away."""
+        """Check that every deficit existed before, or that the quota changed."""
         short = dict(self._short())
         for (node, pair), amount in short.items():
             allowed = self._excused.get((node, pair), 0)
@@ -69,7 +69,7 @@ class QuotaNeverOversubscribed(Law):
         self._excused, self._changed = short, False
 
     def _free_without(self, going: Iterable[WorkloadView], node: str, pair: Pair) -> int:
-        """What a node may use once some Workloads are gone."""
+        """Return the free quota of a node without some Workloads."""
         quota = self.ledger.quota
         taken = {}
         for view in going:
@@ -97,20 +97,20 @@ class QuotaNeverOversubscribed(Law):
 
 # --- usage is sum of admitted ---
 #
-# The usage of every node of the scheduler's quota trees is what its Workloads hold by their status.
+# The usage of every node of the scheduler's quota trees is the sum of its Workloads' status.
 #
-# Of a Cohort, that is what its children use beyond what they keep to themselves. The trees are looked at whenever a
-# cycle has just admitted somebody: between cycles a tree may be out of date on purpose. Nor are they looked at while an
-# admission that was refused is still to be taken back, or while the platform is down.
+# For a Cohort, it is what its children use beyond their guaranteed quota. Trees are checked only after a cycle that
+# admitted a Workload, because between cycles a tree may be outdated by design. They are not checked while a rejected
+# admission is still to be reverted, or while the platform is down.
 
 
 class UsageIsSumOfAdmitted(Law):
-    """See the module."""
+    """The usage of every quota node equals the sum over its Workloads."""
 
     name = "usage_is_sum_of_admitted"
 
     def end(self, batch: Sequence[WatchEvent]) -> None:
-        """Compare all nodes after a cycle that admitted."""
+        """Compare all nodes after a cycle that admitted a Workload."""
         platform = self.scene.world.platform
         if platform.runner.is_stopped or platform.index.book.assumes:
             return
@@ -118,7 +118,7 @@ class UsageIsSumOfAdmitted(Law):
             self._compare_trees()
 
     def settle(self) -> None:
-        """Compare what ClusterQueues hold, which is always up to date."""
+        """Compare the usage of ClusterQueues, which is always up to date."""
         for name, queue in self.scene.world.platform.index.snapshot.queues.items():
             self._compare(f"queue/{name}", queue.node)
 
@@ -143,12 +143,12 @@ class UsageIsSumOfAdmitted(Law):
 
 
 class AdmittedHasAssignment(Law):
-    """See the module."""
+    """Every reservation assigns each pod set an allowed count, its usage, and flavors of the queue that suit it."""
 
     name = "admitted_has_assignment"
 
     def look(self, event: WatchEvent) -> None:
-        """Look at new reservations."""
+        """Check new reservations."""
         if event.key.kind == scheme.WORKLOAD and is_reserved_by(event):
             view = workload_view(event.obj)
             for fault in self._faults(view, _assignments(event.obj)):
@@ -162,7 +162,7 @@ class AdmittedHasAssignment(Law):
         if queue.stop_policy != "None" or queue.name in self.ledger.terminating:
             yield f"{queue.name} is stopped"
         if [h.name for h in assigned] != [p.name for p in view.pod_sets]:
-            yield f"assigned are {[h.name for h in assigned]}, wanted were {[p.name for p in view.pod_sets]}"
+            yield f"assigned pod sets are {[h.name for h in assigned]}, requested are {[p.name for p in view.pod_sets]}"
             return
         for pod_set, wanted, holding in zip(view.pod_sets, view.counts, assigned, strict=True):
             yield from self._pod_set_faults(queue, pod_set, wanted, holding)
@@ -197,7 +197,7 @@ class AdmittedHasAssignment(Law):
 
 
 def _assignments(obj: Obj) -> list[Holding]:
-    """What a Workload's status says it was given, word for word."""
+    """Return the assignments in a Workload's status, unchanged."""
     return [
         Holding(
             assigned["name"],
@@ -211,10 +211,10 @@ def _assignments(obj: Obj) -> list[Holding]:
 
 # --- assumed equals confirmed ---
 #
-# What the scheduler knows when an instant is over is what the objects would tell it anew: a restart loses nothing.
+# The scheduler's state at the end of an instant equals the state rebuilt from the objects, so a restart loses nothing.
 
 
-#: In the order in which a restart would see them.
+#: In the order in which a restart processes them.
 KINDS: Final = (
     scheme.NAMESPACE,
     scheme.RESOURCE_FLAVOR,
@@ -227,12 +227,12 @@ KINDS: Final = (
 
 
 class AssumedEqualsConfirmed(Law):
-    """See the module."""
+    """The scheduler's index equals an index rebuilt from the objects."""
 
     name = "assumed_equals_confirmed"
 
     def settle(self) -> None:
-        """Compare with an index that has seen nothing but the objects as they are."""
+        """Compare with an index built from the current objects only."""
         world = self.scene.world
         kept, anew = _known(world.platform.index), _known(rebuilt(world, world.kernel.now()))
         for what in sorted({**kept, **anew}):
@@ -241,7 +241,7 @@ class AssumedEqualsConfirmed(Law):
 
 
 def rebuilt(world: World, now: Instant) -> AdmissionIndex:
-    """An index made from the objects as they are."""
+    """Return an index built from the current objects."""
     index = AdmissionIndex()
     for kind in KINDS:
         for obj in world.objects(kind):
@@ -251,7 +251,7 @@ def rebuilt(world: World, now: Instant) -> AdmissionIndex:
 
 
 def _known(index: AdmissionIndex) -> dict[str, Any]:
-    """All that decisions rest on, by name."""
+    """Return all inputs of scheduling decisions, by name."""
     snapshot = index.snapshot
     known: dict[str, Any] = {
         f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in index.book.local_queues.items()

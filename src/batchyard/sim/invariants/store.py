@@ -1,4 +1,4 @@
-"""Watches tell every change once, in order: revisions follow each other, and what was is what was told last."""
+"""The store and its watches: objects are immutable, and every change is delivered once and in order."""
 
 import msgspec
 
@@ -8,11 +8,11 @@ from batchyard.sim.invariants.invariant import Law, Scene
 
 # --- nothing mutated ---
 #
-# An object that was handed out is never changed: each is as it was when it was told of.
+# An object that was handed out is never changed in place.
 
 
 class NothingMutated(Law):
-    """See the module."""
+    """Each object is equal to its copy from the time of its watch event."""
 
     name = "nothing_mutated"
 
@@ -22,7 +22,7 @@ class NothingMutated(Law):
         self._encode = msgspec.json.Encoder().encode
 
     def look(self, event: WatchEvent) -> None:
-        """What is replaced is as it was."""
+        """Check the previous version of the object."""
         self._compare(event.key)
         if event.type is EventType.DELETED:
             self._told.pop(event.key, None)
@@ -30,7 +30,7 @@ class NothingMutated(Law):
             self._told[event.key] = event.obj, self._encode(event.obj)
 
     def finish(self) -> None:
-        """What is left is as it was."""
+        """Check all remaining objects."""
         for key in self._told:
             self._compare(key)
 
@@ -42,7 +42,7 @@ class NothingMutated(Law):
 
 
 class WatchHasNoGap(Law):
-    """See the module."""
+    """Revisions are consecutive, and `old` is the object of the event before."""
 
     name = "watch_has_no_gap"
 
@@ -52,13 +52,13 @@ class WatchHasNoGap(Law):
         self._last: dict[Key, Obj] = {}
 
     def look(self, event: WatchEvent) -> None:
-        """Each change follows from the one before."""
+        """Check that an event follows from the one before."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} follows {self._revision}", event.key)
         self._revision = event.revision
         known = self._last.get(event.key)
         if event.old is not known:
-            self.violate(f"{event.key} was not what was told before", event.key)
+            self.violate(f"{event.key} has another old object than the last event", event.key)
         if (event.type is EventType.ADDED) is not (known is None):
             self.violate(f"{event.key} was {event.type.lower()}", event.key)
         if event.type is EventType.DELETED:
@@ -67,6 +67,6 @@ class WatchHasNoGap(Law):
             self._last[event.key] = event.obj
 
     def finish(self) -> None:
-        """All was told."""
+        """Check that the last revision was delivered."""
         if self._revision != self.scene.world.store.revision:
-            self.violate(f"{self._revision} is the last revision told of {self.scene.world.store.revision}")
+            self.violate(f"{self._revision} is the last revision delivered of {self.scene.world.store.revision}")

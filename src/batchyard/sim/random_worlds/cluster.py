@@ -1,6 +1,6 @@
-"""Random worlds with a cluster: pools of every kind, Jobs and JobSets that want their machines, and faults that end.
+"""Random worlds with a cluster: pools of every kind, Jobs and JobSets that need their machines, and faults that end.
 
-The lower a number is drawn, the simpler the world: with all zeros it is one pool of fixed size and one Job.
+Lower draws give simpler worlds: all zeros give one pool of fixed size and one Job.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from batchyard.sim.world import World
 
 NAMESPACE: Final = "team"
 ZONES: Final = ("z-a", "z-b")
-#: Users do things within so many minutes; faults begin within this time too, and last for half of it at most.
+#: The time in minutes within which users act and faults begin; lasting faults take at most half of it.
 ACTIVE_MINUTES: Final = 60
 _L4: Final = "g2-standard-24"
 _TPU: Final = "ct5lp-hightpu-4t"
@@ -25,30 +25,30 @@ _TPU: Final = "ct5lp-hightpu-4t"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Pods for some machines: what one asks for, and how it comes there."""
+    """Pods for certain machines: their requests, and their scheduling constraints."""
 
     queue: str
     requests: Mapping[str, Any]
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[str, ...] = ()
-    #: Pods of a Job that are to run on one slice.
+    #: The number of pods of a Job that must run on one slice.
     hosts: int = 0
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a world has, so far."""
+    """The world under construction."""
 
     dice: Dice
     pools: list[Made] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
-    #: Resources with quota by queue: the flavors, and how much of each resource there is.
+    #: All objects but the Cluster.
     objects: list[Made] = field(default_factory=list)
     job_sets: list[str] = field(default_factory=list)
 
 
 def random_cluster_scenario(draws: Draws) -> Scenario:
-    """A whole world with its users and its faults."""
+    """Return a whole world with its users and its faults."""
     plan = Plan(Dice(draws))
     _make_pools(plan)
     cluster = _cluster(plan)
@@ -68,7 +68,7 @@ def _object(api_version: str, kind: str, name: str, **fields: Any) -> Made:
 
 
 def _first_nodes(scenario: Scenario) -> list[str]:
-    """The nodes such a world begins with."""
+    """Return the names of the initial nodes."""
     world = World(scenario)
     world.run_until(0)
     return [node["metadata"]["name"] for node in world.objects(scheme.NODE)]
@@ -78,7 +78,7 @@ def _first_nodes(scenario: Scenario) -> list[str]:
 
 
 def _make_pools(plan: Plan) -> None:
-    """A pool of fixed size, and some of other kinds, each with a queue for its pods."""
+    """Add a pool of fixed size, and some of other kinds, each with a queue for its pods."""
     dice = plan.dice
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": dice.between(1, 2)})
     _make_queue(plan, "fixed", {"cpu": dice.pick([12, 6, 3]), "memory": "64Gi"})
@@ -119,7 +119,7 @@ def _make_gpu(plan: Plan) -> None:
 
 
 def _make_slices(plan: Plan) -> None:
-    """Slices of two machines, each a pool of its own."""
+    """Add slices of two machines, each a pool of its own."""
     dice = plan.dice
     size: Made = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if dice.chance(40) else {"nodeCount": 2}
     for number in range(dice.between(1, 3)):
@@ -134,7 +134,7 @@ def _make_slices(plan: Plan) -> None:
 
 
 def _make_queued(plan: Plan) -> None:
-    """A pool whose machines come on request, all of one request at once."""
+    """Add a pool with queued provisioning: all machines of a request are provided at once."""
     dice = plan.dice
     pool = {"name": "queued", "machineType": "n1-standard-4", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}}
     bounds = {"totalMin": 0, "totalMax": dice.between(1, 4)}
@@ -213,7 +213,7 @@ def _make_work(plan: Plan, number: int) -> None:
 
 
 def _job_spec(plan: Plan, target: Target) -> Made:
-    """What a Job is told. Those of slices have one pod on each machine."""
+    """Return the spec of a Job. Those for slices have one pod on each machine."""
     dice = plan.dice
     parallelism = target.hosts or dice.between(1, 3)
     completions = parallelism if target.hosts else dice.between(parallelism, 4)
@@ -259,11 +259,11 @@ def _job_set(plan: Plan, name: str, target: Target) -> Made:
     return job_set
 
 
-# What goes wrong.
+# Faults.
 
 
 def _faults(plan: Plan, nodes: list[str]) -> list[Made]:
-    """Faults of every kind; all of them end."""
+    """Return faults of every kind, all of which end."""
     dice, faults = plan.dice, []
     for _ in range(dice.between(0, 5)):
         action = dice.pick([_failure, _failure, _reclaim, _stockout, _slow_boot, _drain, _conflicts, _restart])

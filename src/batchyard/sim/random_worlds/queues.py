@@ -1,7 +1,7 @@
-"""Random worlds: queues, Cohorts and flavors of every kind, and what users do with them, as a scenario.
+"""Random worlds: queues, Cohorts and flavors of every kind, and the actions of users, as a scenario.
 
-Whoever asks decides where chance comes from: a seed, or a property test that wants to shrink what fails. The lower a
-number is drawn, the simpler the world: with all zeros it is one ClusterQueue and one Workload that fits.
+The random source is a parameter: a seed, or a property test that shrinks failures. Lower draws give simpler worlds: all
+zeros give one ClusterQueue and one Workload that fits.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ Made = dict[str, Any]
 
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 NAMESPACES: Final = ("team", "other")
-#: Users do things within so many seconds.
+#: The time in seconds within which users act.
 ACTIVE_SECONDS: Final = 90
 _WITHIN_QUEUE: Final = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
 _RECLAIM: Final = ("Never", "LowerPriority", "Any")
@@ -28,67 +28,67 @@ _SEARCH: Final = ("MayStopSearch", "TryNextFlavor")
 
 
 class Draws(Protocol):
-    """Where chance comes from."""
+    """A source of random numbers."""
 
     def below(self, bound: int) -> int:
-        """A whole number from 0 up to, not including, the bound."""
+        """Return an integer from 0 up to, not including, the bound."""
 
 
 class SeededDraws:
-    """The numbers of a seed: the same ones everywhere and always."""
+    """Random numbers that depend on the seed alone."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._drawn = 0
 
     def below(self, bound: int) -> int:
-        """A whole number from 0 up to, not including, the bound."""
+        """Return an integer from 0 up to, not including, the bound."""
         self._drawn += 1
         digest = hashlib.blake2b(f"{self._seed}/{self._drawn}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) % bound
 
 
 class Dice:
-    """Ways to use chance. What comes first, or less, is what zeros draw."""
+    """Random choices. A draw of zero gives the first choice, or the smallest number."""
 
     def __init__(self, draws: Draws) -> None:
         self._draws = draws
 
     def between(self, low: int, high: int) -> int:
-        """A whole number, both ends included."""
+        """Return an integer, both ends included."""
         return low + self._draws.below(high - low + 1)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of several."""
+        """Return one of several choices."""
         return choices[self._draws.below(len(choices))]
 
     def many(self, most: int) -> int:
-        """A whole number from 1 to the most, more likely a large one."""
+        """Return an integer from 1 to `most`, with larger ones more likely."""
         return 1 + max(self._draws.below(most), self._draws.below(most))
 
     def chance(self, percent: int) -> bool:
-        """True so often in a hundred."""
+        """Return True with a probability in percent."""
         return self._draws.below(100) >= 100 - percent
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large a world may be."""
+    """The limits of a world's size."""
 
     queues_max: int = 5
     workloads_max: int = 24
     edits_max: int = 6
-    #: None: chance decides.
+    #: None: random.
     fair_sharing: bool | None = None
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a world has, so far."""
+    """The world under construction."""
 
     dice: Dice
     fair_sharing: bool = False
-    #: Resource groups: the resources and the flavors that may serve them.
+    #: Resource groups: the resources, and the flavors that may provide them.
     groups: list[tuple[list[str], list[str]]] = field(default_factory=list)
     cohorts: list[str] = field(default_factory=list)
     queues: list[Made] = field(default_factory=list)
@@ -98,13 +98,13 @@ class Plan:
 
 
 def random_scenario(draws: Draws, bounds: Bounds | None = None) -> Scenario:
-    """A whole world with its users."""
+    """Return a whole world with its users."""
     fair_sharing, objects = random_objects(draws, bounds or Bounds())
     return scenario_of(objects, fair_sharing=fair_sharing)
 
 
 def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = False) -> Scenario:
-    """The scenario of objects as somebody would write them."""
+    """Return the scenario of objects as in manifests."""
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
     for number, written in enumerate([{**config, "spec": {"fairSharing": fair_sharing}}, *objects]):
@@ -116,7 +116,7 @@ def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = Fa
 
 
 def random_objects(draws: Draws, bounds: Bounds) -> tuple[bool, list[Made]]:
-    """Whether sharing is fair, and all objects in the order in which they are written down."""
+    """Return whether fair sharing is on, and all objects in manifest order."""
     plan = Plan(Dice(draws))
     plan.fair_sharing = plan.dice.chance(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)
@@ -140,7 +140,7 @@ def _object(api_version: str, kind: str, name: str, **fields: Any) -> Made:
 
 
 def _make_flavors(plan: Plan) -> None:
-    """Flavors with labels and taints, and how resources are grouped."""
+    """Add flavors with labels and taints, and choose the resource groups."""
     dice = plan.dice
     names = [f"f{n}" for n in range(dice.between(1, 3))]
     for number, name in enumerate(names):
@@ -158,7 +158,7 @@ def _make_flavors(plan: Plan) -> None:
 
 
 def _make_cohorts(plan: Plan) -> None:
-    """A forest of Cohorts, some only named."""
+    """Add a forest of Cohorts, some of them implicit."""
     dice = plan.dice
     for number in range(dice.pick([0, 1, 1, 1, 2, 3, 4])):
         name, spec = f"c{number}", dict[str, Any]()
@@ -175,7 +175,7 @@ def _make_cohorts(plan: Plan) -> None:
 
 
 def _quotas(plan: Plan, *, limits: bool, most: int, lends_own: bool = True) -> list[Made]:
-    """Resource groups with quotas; `lends_own` when no more may be lent than is there."""
+    """Return resource groups with quotas; with `lends_own` the lending limit is at most the nominal quota."""
     dice, groups = plan.dice, []
     for resources, names in plan.groups:
         chosen = [name for name in names if not dice.chance(25)] or names[:1]
@@ -324,11 +324,11 @@ def _labels(dice: Dice, queue: str) -> dict[str, str]:
     return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: dice.pick(["low", "middle", "high"])}
 
 
-# What changes while it runs.
+# Changes during the run.
 
 
 def _make_edit(plan: Plan) -> None:
-    """A later version of something, or its end."""
+    """Add a later version of an object, or its deletion."""
     dice = plan.dice
     edit = dice.pick([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _deactivate, _edit_cohort])
     changed = edit(plan)
@@ -337,7 +337,7 @@ def _make_edit(plan: Plan) -> None:
 
 
 def _later(dice: Dice, obj: Made, at: str = "", **spec: Any) -> Made:
-    """A later version of an object, with other fields in its spec."""
+    """Return a later version of an object, with changed fields in its spec."""
     metadata = obj["metadata"]
     moment = at or f"{dice.between(1, ACTIVE_SECONDS)}.07s"
     annotations = {**metadata.get("annotations", {}), well_known.SUBMIT_AT: moment}
@@ -372,7 +372,7 @@ def _deactivate(plan: Plan) -> Made | None:
 
 
 def _edit_cohort(plan: Plan) -> Made | None:
-    """Other quotas for a Cohort, or another parent, which may close a cycle."""
+    """Return a Cohort with other quotas or another parent, which may close a cycle."""
     if not plan.cohorts:
         return None
     dice, name = plan.dice, plan.dice.pick(plan.cohorts)
