@@ -118,7 +118,7 @@ class QueuedRequest:
     def _choose(self) -> Option | Said:
         situation = self._situation
         pods = requested_pods(self._request, self._reader)
-        assert pods is not None, "all templates are there"
+        assert pods is not None, "all templates exist"
         maker = None
         if situation.settings.makes_pools:
             maker = PoolMaker(situation.cluster, situation.settings.limits, self._index.pools, "queued")

@@ -303,7 +303,7 @@ class Nodes:
 
     def keep(self, outer: list[Callable[[], None]] | None) -> None:
         """Append the changes since `begin` to the outer recording."""
-        assert outer is not None, "what is kept is part of a trial"
+        assert outer is not None, "changes are kept only inside what_if"
         outer += self._undo or ()
         self._undo = outer
 

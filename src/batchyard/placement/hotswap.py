@@ -98,9 +98,7 @@ def is_lost(node: Obj) -> bool:
 
 
 def _heard_by(node: Obj | None, pod: Obj) -> Instant:
-    """Return the time at which the node's state as of the pod's binding is known; the binding time if the loss is
-    later.
-    """
+    """Return when watch events up to the pod's binding have arrived; the binding itself if the loss came later."""
     placed = lifecycle.scheduled_at(pod)
     return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
 
