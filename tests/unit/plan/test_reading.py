@@ -153,7 +153,7 @@ def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
         pytest.param("  operator: {image: a b}\n", '"a b" is no image', id="image"),
         pytest.param(
             "  admissionChecks: [{name: a, provisioning: {}, parameters: {apiGroup: g, kind: K, name: n}}]\n",
-            "spec.admissionChecks[0].parameters: provisioning is what",
+            "spec.admissionChecks[0].parameters: provisioning already defines",
             id="parameters",
         ),
     ],
@@ -253,7 +253,7 @@ def test_flavors_that_are_tried_for_one_resource_have_the_same_ones() -> None:
 
 def test_a_budget_is_refused_where_nobody_would_hold_it() -> None:
     text = SMALL.replace("cohortName: colours", "budget: {dollars: 5}").replace("spec:", "spec:\n  engine: kueue")
-    assert "Kueue knows no budgets" in faults(text)
+    assert "Kueue does not enforce budgets" in faults(text)
 
 
 def test_all_faults_are_told_at_once() -> None:
