@@ -1,1 +1,1 @@
-"""The cluster autoscaler: it asks the cloud for machines that pods wait for, and gives up those that nobody needs."""
+"""Cluster autoscaler: requests machines for unschedulable pods, and removes machines that are not needed."""

@@ -1,9 +1,9 @@
-"""Node auto-provisioning: pools made for pods that no pool fits.
+"""Node auto-provisioning: creates pools for pods that fit no existing pool.
 
-Of the machines that would do the cheapest are taken. A placement group has one pool, which bears its name; a slice of
-TPUs is a pool. Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
-pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), which gives
-names a random ending; here it is fixed by what the pool is.
+The cheapest suitable machine type is chosen. A placement group is one pool, named after it; a TPU slice is one pool.
+Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
+pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
+end with random digits; here these are a hash of the spec.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.pools import chips_in
 from batchyard.cloud.node_requirements import SPOT_TAINT, Needs, Unanswerable, needs_of, run_duration_fault
 
-#: As many nodes as a pool that is made for pods has at most in a zone.
+#: Maximum size of an auto-provisioned pool in a zone.
 SIZE_MAX: Final = 1000
-#: The machines for pods that name none.
+#: The machine family for pods that do not request one.
 DEFAULT_FAMILY: Final = "e2"
-#: Too small for what GKE runs on every node.
+#: Too small for GKE's system pods.
 _NEVER_MADE: Final = ("e2-small",)
 _MACHINE_NAME_MAX: Final = 14
 _COUNTS: Final = (1, 2, 4, 8, 16)
@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class PoolMaker:
-    """Makes pools of one way of provisioning; '' is the one that pods ask for."""
+    """Plans new pools. `provisioning`: their provisioning model; '' uses the one that the pods request."""
 
     def __init__(self, cluster: Obj, limited: Collection[str], taken: Collection[str], provisioning: str = "") -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class PoolMaker:
         self._provisioning = provisioning
 
     def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[Option]:
-        """The best new pool for each need of the pods."""
+        """Return the best new pool for each requirement of the pods."""
         by_needs: dict[Needs, list[PodView]] = {}
         for pod in pods:
             needs = self.needs(pod)
@@ -65,7 +65,7 @@ class PoolMaker:
         return found
 
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Why no pool is made for a pod: what is to be said of it, or each reason with the number of its groups."""
+        """Return why no pool is created for a pod: its own fault, or each reason with its number of groups."""
         needs = self.needs(pod)
         if isinstance(needs, Unanswerable):
             return needs.why
@@ -78,7 +78,7 @@ class PoolMaker:
         return tell_reasons(reasons) or "no node pool can be made for it"
 
     def needs(self, pod: PodView) -> Needs | Unanswerable:
-        """What a new pool must have for a pod; or why there can be none."""
+        """Return the node requirements of a pod, or why no pool can satisfy them."""
         needs = needs_of(pod)
         if isinstance(needs, Unanswerable):
             return needs
@@ -93,7 +93,7 @@ class PoolMaker:
         return Unanswerable(fault) if fault else needs
 
     def _accelerators(self, needs: Needs) -> list[str]:
-        """The types of accelerators that may be had."""
+        """Return the accelerator types that requirements and limits allow."""
         if needs.accelerator:
             return [needs.accelerator] if needs.accelerator in self._limited else []
         return [accelerator for accelerator in self._limited if accelerator not in {"cpu", "memory"}]
@@ -101,20 +101,22 @@ class PoolMaker:
     # --- candidates ---
 
     def _candidates(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """The groups of each pool that could be made and may grow."""
+        """Yield the groups of each possible pool that may grow."""
         for groups in self._pools(needs, scale_up):
             open_groups = [group for group in groups if self._is_open(group, scale_up)]
             if open_groups:
                 yield open_groups
 
     def _pools(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """The groups of each pool that could be made: of spot machines too if those would do."""
+        """Yield the groups of each possible pool; spot pools too if the pods tolerate spot."""
         yield from self._pools_of(needs, scale_up)
         if needs.tolerates_spot and needs.provisioning == "standard" and not needs.reservation:
             yield from self._pools_of(needs._replace(provisioning="spot"), scale_up)
 
     def _pools_of(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """What lies close together is in one zone."""
+        """Yield pools of one provisioning model. Compact placement, reservations and TPU slices restrict a pool to one
+        zone.
+        """
         for machine, devices in self._machines(needs):
             spec = self._spec(needs, machine, devices)
             if spec is None:
@@ -130,7 +132,7 @@ class PoolMaker:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.situation.now)
 
     def _machines(self, needs: Needs) -> list[tuple[MachineType, int]]:
-        """Machines that have what is needed, each with how many accelerators it is to be given: no more than needed."""
+        """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
         kept = [row["machineType"] for row in self._reserved(needs)]
         named = [m for m in self._catalog.machines.values() if m.name in kept]
         machines = [m for m in named or self._catalog.machines.values() if _is_meant(m, needs)]
@@ -152,14 +154,14 @@ class PoolMaker:
         return [row["zone"] for row in self._reserved(needs)] or zones
 
     def _reserved(self, needs: Needs) -> Sequence[Mapping[str, Any]]:
-        """The reservation that is asked for, if it is there."""
+        """Return the requested reservation, if it exists."""
         rows: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
         return [row for row in rows if row["name"] == needs.reservation]
 
     # --- the pool ---
 
     def _spec(self, needs: Needs, machine: MachineType, devices: int) -> Spec | None:
-        """The spec of a pool of such machines; None if there can be none."""
+        """Return the spec of a pool of such machines; None if it is impossible."""
         most = SIZE_MAX
         spec: Spec = {"machineType": machine.name, "provisioning": needs.provisioning, "nodeCount": 0}
         if devices:
@@ -185,7 +187,7 @@ class PoolMaker:
         return {**spec, **{field: value for field, value in named.items() if value}, "autoProvisioned": True}
 
     def _name(self, needs: Needs, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
-        """The name of a pool; '' if there is such a pool already, or one is going."""
+        """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
         in_use = {group.pool for group in scale_up.fleet.groups}
         if needs.placement_group:
             is_free = needs.placement_group not in self._taken and needs.placement_group not in in_use
@@ -209,13 +211,13 @@ class PoolMaker:
 
 
 def node_pool(name: str, spec: Spec) -> dict[str, Any]:
-    """A NodePool, yet to be created."""
+    """Return a NodePool to create."""
     api_version = scheme.kind_info(scheme.NODE_POOL).api_version
     return {"apiVersion": api_version, "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
 
 
 def cropped(machine_type: str) -> str:
-    """A machine type as the names of pools have it: the middle part is cut, or else the beginning."""
+    """Return a machine type cut to the maximum length in pool names: the middle part, or else the beginning."""
     excess = len(machine_type) - _MACHINE_NAME_MAX
     parts = machine_type.split("-")
     if excess <= 0:
@@ -226,7 +228,7 @@ def cropped(machine_type: str) -> str:
 
 
 def _is_meant(machine: MachineType, needs: Needs) -> bool:
-    """Whether a machine type is among those that are asked for."""
+    """Whether the requirements allow a machine type."""
     if needs.machine_type:
         return machine.name == needs.machine_type
     if not machine.is_made_unasked:
@@ -239,7 +241,7 @@ def _is_meant(machine: MachineType, needs: Needs) -> bool:
 
 
 def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:
-    """Whether a machine comes with the accelerators: GPUs as many or more, TPUs exactly as many."""
+    """Whether a machine has the accelerators: at least as many GPUs, or exactly as many TPUs."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != needs.resource or accelerator.type not in types:
         return False
@@ -251,7 +253,7 @@ def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:
 def _options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView], scale_up: ScaleUp
 ) -> list[Option]:
-    """What a new pool would do, in the zones that fit the same pods."""
+    """Return the options of a new pool, by zones that fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
     found = []
     for fitting, similar in scale_up.alike(groups, kinds).items():
@@ -264,6 +266,6 @@ def _options(
 
 
 def _rank(option: Option, scale_up: ScaleUp) -> tuple[int, int, int]:
-    """Whoever helps more pods, then what costs less, then where the cloud has most."""
+    """Sort key: remaining pods, price, known capacity."""
     known = sum(scale_up.fleet.known_room(group, scale_up.situation.cluster) for group in option.groups)
     return len(option.left), option.group.price * len(option.nodes), -min(known, len(option.nodes))

@@ -1,4 +1,4 @@
-"""How many new nodes of a group some pods need: first fit, those that need most of a node first.
+"""Binpacking estimate: the new nodes of a group that pods need, first fit decreasing.
 
 Source: kubernetes-sigs/cluster-autoscaler, pkg/estimator (binpacking_estimator.go, decreasing_pod_orderer.go).
 """
@@ -18,14 +18,14 @@ from batchyard.placement.resources import find_shortage
 
 
 class Packed(NamedTuple):
-    """The pods of each new node, and those that found no place."""
+    """The pods of each new node, and those that did not fit."""
 
     nodes: Sequence[Sequence[PodView]]
     left: Sequence[PodView]
 
 
 def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: Nodes) -> Packed:
-    """Pack pods onto at most so many new nodes of a group, beside what is there."""
+    """Pack pods onto at most `most` new nodes of a group, in addition to the existing nodes."""
     with nodes.what_if():
         packing = _Packing(group, most, nodes)
         left = packing.pack(in_decreasing_order(pods, group.template))
@@ -33,9 +33,9 @@ def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: Nodes) -> 
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: Nodes) -> tuple[str, ...]:
-    """Why a pod does not fit a new node of a group; nothing if it does."""
+    """Return why a pod does not fit a new node of the group; empty if it fits."""
     view = group.node(_name(group, 0))
-    if kind_of(pod, nodes) is pod.shape:  # other nodes and pods are nothing to it
+    if kind_of(pod, nodes) is pod.shape:  # other nodes and pods do not matter to it
         obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, Node(view))
         return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
@@ -44,15 +44,14 @@ def misfit(pod: PodView, group: NodeGroup, nodes: Nodes) -> tuple[str, ...]:
 
 
 def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
-    """By priority, then by how much of a node they take."""
+    """Sort by priority, then by the share of a node that they request."""
     return sorted(pods, key=lambda pod: (-pod.priority, -_share(pod, template), pod.created, pod.key))
 
 
 class _Packing:
-    """New nodes being filled. Nodes before the one where a pod went are full for all of its kind.
+    """New nodes being filled. For each kind the search starts at the last node used: earlier ones are full for it.
 
-    That is not so for pods that mind others, each of which is a kind of its own and looks at all nodes whenever it is
-    tried.
+    Pods with inter-pod rules are kinds of their own and search all nodes.
     """
 
     def __init__(self, group: NodeGroup, most: int, nodes: Nodes) -> None:
@@ -63,7 +62,7 @@ class _Packing:
         self.filled: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Put pods onto nodes; those left may be near others that came later, so they are tried again."""
+        """Place pods on nodes; the rest is retried if it has affinity to pods placed later."""
         left = list(pods)
         while left:
             late = [pod for pod in left if not self._take(pod)]
@@ -87,7 +86,7 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Add a node; one on which nobody fits is enough."""
+        """Add a node, unless the limit is reached or the last node is still empty."""
         if len(self.filled) >= self._most or (self.filled and not self.filled[-1]):
             return False
         self._nodes.set_node(self._group.node(_name(self._group, len(self.filled))))
@@ -96,18 +95,18 @@ class _Packing:
 
 
 def _name(group: NodeGroup, index: int) -> str:
-    """What a node is called that is only tried."""
+    """Return the name of a simulated node."""
     return f"{group.id}-tried-{index}"
 
 
 def _reasons(pod: PodView, name: str, nodes: Nodes) -> tuple[str, ...]:
-    """Why a pod does not fit a node that was added; none if it does."""
+    """Return why a pod does not fit a simulated node; empty if it fits."""
     node = nodes.get(name)
     return () if node is None else why_not(pod, node, nodes)
 
 
 def _share(pod: PodView, template: NodeView) -> float:
-    """How much of a node a pod takes: the sum of its shares."""
+    """Return the sum of the pod's shares of a node's resources."""
     total = template.allocatable
     return sum(
         amount / total[resource] for resource, amount in pod.requests if resource != PODS and total.get(resource)

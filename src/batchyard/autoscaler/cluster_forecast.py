@@ -1,4 +1,4 @@
-"""The cluster as it will be: with the nodes that come, and with the room that is kept for ProvisioningRequests."""
+"""The upcoming cluster: with nodes that are being created, and capacity booked for ProvisioningRequests."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from batchyard.interfaces.client import Reader
 
 
 class Trial:
-    """What is planned is tried on the nodes themselves: only within `nodes.what_if()`."""
+    """The upcoming cluster and its scale-up, simulated on the nodes themselves: use only within `nodes.what_if()`."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, situation: Situation, failures: Failures) -> None:
         self._index = index
@@ -31,13 +31,13 @@ class Trial:
         self.limits = Limits(settings.limits, self.fleet.used())
         maker = PoolMaker(cluster, settings.limits, index.pools) if settings.makes_pools else None
         self.scale_up = ScaleUp(index.nodes, self.fleet, self.limits, situation, maker)
-        #: The nodes that come, and those that room is kept on, by name.
+        #: Names of upcoming nodes, and of nodes with booked capacity.
         self.upcoming: dict[str, None] = {}
         self.booked: dict[str, None] = {}
         self._given_up = failures.machines
 
     def prepare(self) -> None:
-        """Add the nodes that come, and put the pods of requests where there is room for them."""
+        """Add the upcoming nodes, and the pods of requests with booked capacity."""
         for machine in self._index.machines.coming.values():
             group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._given_up:
@@ -48,7 +48,7 @@ class Trial:
                 self._book(key, request)
 
     def _book(self, key: Key, request: Obj) -> None:
-        """Keep room for the pods of a request that have not come yet."""
+        """Book capacity for the pods of a request that do not exist yet."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return
@@ -59,7 +59,7 @@ class Trial:
 
 
 def coming_node(machine: Machine, group: NodeGroup) -> NodeView:
-    """The node that a machine will be."""
+    """Return the node that a machine will become."""
     view = group.node(machine.name)
     if not machine.resize_request:
         return view
@@ -67,19 +67,19 @@ def coming_node(machine: Machine, group: NodeGroup) -> NodeView:
 
 
 def is_booked(request: Obj) -> bool:
-    """Whether room is kept for a request. Queued ones have nodes of their own."""
+    """Whether capacity is booked for a request. Queued requests have their own nodes."""
     return request["spec"]["provisioningClassName"] != QUEUED_CLASS and state_of(request) is State.PROVISIONED
 
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
-    """The pods of a request; None while some of its templates are not there."""
+    """Return the pods of a request; None if templates are missing."""
     templates = [reader.get(key) for key in template_keys(request)]
     found = [template for template in templates if template is not None]
     return pods_of(request, found) if len(found) == len(templates) else None
 
 
 def template_keys(request: Obj) -> list[Key]:
-    """The templates of a request, in the order of its pod sets."""
+    """Return the template keys of a request, in the order of its pod sets."""
     namespace = request["metadata"]["namespace"]
     names = [pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]]
     return [Key(scheme.POD_TEMPLATE, namespace, name) for name in names]

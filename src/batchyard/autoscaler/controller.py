@@ -1,4 +1,4 @@
-"""The controller that looks at the cluster: at most once every so often, and only when something changed or is due."""
+"""Autoscaler controller: scans the cluster at most once per scan interval, when something changed or is due."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,18 +21,18 @@ from batchyard.interfaces.controller import EventRecord, Outcome
 
 # --- leaving ---
 #
-# Nodes that were told to go: their pods are evicted, and once they are empty their machines are given up.
+# Draining of nodes with the ToBeDeleted taint: evict their pods, then delete their machines.
 #
-# All of it follows from what the objects say, so it goes on after a restart. A node whose pods do not stop in time, or
-# that got a pod that must stay, stays. Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown/actuation.
+# All state is in the objects, so draining continues after a restart. A node is kept if its pods do not stop in time, or
+# if it got a pod that blocks scale-down. Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown/actuation.
 
 
-#: After how long a pod is asked again that its disruption budget did not let go.
+#: Retry interval for pods whose eviction a disruption budget rejected.
 RETRY_TIME: Final = 10 * SECOND
 
 
 def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> Outcome:
-    """Bring the nodes that go one step further."""
+    """Advance the draining nodes by one step."""
     outcome = Outcome()
     for name in index.going:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
@@ -63,7 +63,7 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
 
 
 def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Outcome) -> bool:
-    """Evict those that their disruption budgets let go; whether some have to be asked again."""
+    """Evict the pods that their disruption budgets allow; return whether some were rejected."""
     budgets: dict[Key, Obj] = {}
     evictions = Outcome()
     is_refused = False
@@ -95,9 +95,9 @@ _CLUSTER: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
-    """See the module. It feeds the index, which whoever else reads it must come after.
+    """Scans the cluster, and updates the index, which other readers must run after.
 
-    Looks are at fixed instants, counted from the creation of the Cluster, so that a restart does not move them.
+    Scan instants are counted from the creation of the Cluster, so that a restart does not move them.
     """
 
     name = "autoscaler"
@@ -110,15 +110,15 @@ class Autoscaler:
         self._told: dict[str, str] = {}
 
     def told_about(self, pod: str) -> str:
-        """What a pod that waits, by its uid, was told last; '' if nothing."""
+        """Return the last message for a pending pod, by uid; '' if none."""
         return self._told.get(pod, "")
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The cluster, if the change is one to look at."""
+        """Return the cluster's key if the change requires a scan."""
         return (_CLUSTER,) if self._index.observe(event) and self._index.is_needed else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Go on with nodes that go; look at the cluster if it is time."""
+        """Advance draining nodes; scan the cluster if a scan is due."""
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None or not self._index.is_needed:

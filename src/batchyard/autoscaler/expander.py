@@ -1,8 +1,8 @@
-"""Which of the pools that could help does: the cluster autoscaler's expanders.
+"""Expanders: choose one of the possible scale-ups, as in the cluster autoscaler.
 
-Of equally good options the first is taken, where upstream draws. The price expander is that of upstream without its
-preference for machines of a certain size. Source: kubernetes-sigs/cluster-autoscaler, pkg/expander; the prices of what
-pods ask for are those of kubernetes/autoscaler, cloudprovider/gce/gce_price_info.go.
+The first of equal options is taken, whereas upstream draws one. The price expander lacks upstream's preference for
+certain machine sizes. Source: kubernetes-sigs/cluster-autoscaler, pkg/expander; the prices of requests are those of
+kubernetes/autoscaler, cloudprovider/gce/gce_price_info.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,40 +18,40 @@ from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.settings import ScalingSettings
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-#: Millionths of a dollar an hour: for a core, a GiB, and any device.
+#: Micro-dollars an hour for a core, a GiB, and any device.
 _CORE_PRICE: Final = 33_174
 _GIB_PRICE: Final = 4_446
 _DEVICE_PRICE: Final = 700_000
-#: Added to both prices, so that pods that ask for nothing do not make all options equal: half a core, 500 MiB.
+#: Added to both prices, so that pods without requests do not make all options equal: half a core and 500 MiB.
 _STABLE: Final = _CORE_PRICE // 2 + _GIB_PRICE // 2
 _GIB: Final = 1 << 30
-#: A pool that is yet to be made counts as so much dearer.
+#: Price factor of a pool that does not exist yet.
 _NEW_POOL_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """New nodes of a group, or of all of the groups that are as good, and the pods they help."""
+    """New nodes of a group, or of several similar groups, and the pods they help."""
 
     groups: Sequence[NodeGroup]
-    #: The pods of each new node. A slice has nodes without any.
+    #: The pods of each new node. Nodes of a slice may have none.
     nodes: Sequence[Sequence[PodView]]
     left: Sequence[PodView]
     is_new_pool: bool = False
 
     @property
     def group(self) -> NodeGroup:
-        """A group that stands for all."""
+        """A representative of the groups."""
         return self.groups[0]
 
     @property
     def pods(self) -> list[PodView]:
-        """The pods that are helped."""
+        """The helped pods."""
         return [pod for pods in self.nodes for pod in pods]
 
 
 def best_option(options: Sequence[Option], settings: ScalingSettings) -> Option:
-    """The option to take, of at least one."""
+    """Return the option to take; `options` is not empty."""
     if settings.expander == "price":
         return min(options, key=_cost)
     if settings.expander == "most-pods":
@@ -63,14 +63,14 @@ def best_option(options: Sequence[Option], settings: ScalingSettings) -> Option:
 
 
 def _waste(option: Option) -> float:
-    """The parts of cpu and memory that nobody would use, added."""
+    """Return the sum of the unused shares of cpu and memory."""
     pods, count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
 def _cost(option: Option) -> float:
-    """What is paid for what pods ask for."""
+    """Return the price of the nodes relative to the price of the requests."""
     paid = option.group.price * len(option.nodes) + _STABLE
     return paid / (sum(map(_value, option.pods)) + _STABLE) * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
 
@@ -81,28 +81,28 @@ def _value(pod: PodView) -> float:
 
 
 def _rank(option: Option, priorities: Sequence[str]) -> int:
-    """The place of a pool in the order of priorities; those it does not name come last."""
+    """Return the index of the first pattern that matches the pool; unmatched pools come last."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if is_found(pattern, name)), len(priorities))
 
 
 # --- backoff ---
 #
-# Node groups whose machines did not come are left alone for a while, longer each time.
+# Exponential backoff of node groups whose machines failed.
 #
-# Backoffs are kept as the text of an object, so that they outlive the autoscaler. Pools that the autoscaler made are
-# known by what machines they have, since they come and go: who finds no A100 for one Job finds none for the next.
-# Sources: kubernetes-sigs/cluster-autoscaler, pkg/utils/backoff; GKE's autoscaler, pkg/backoff (exponential_backoff.go,
+# Backoffs are stored in a ConfigMap, so that they survive a restart. Auto-provisioned pools are keyed by their
+# machines, since the pools are temporary: a shortage of A100 for one Job affects the next too. Sources:
+# kubernetes-sigs/cluster-autoscaler, pkg/utils/backoff; GKE's autoscaler, pkg/backoff (exponential_backoff.go,
 # resource_backoff.go, future_reservations_backoff.go).
 
 
 SHORTEST: Final = 5 * MINUTE
 LONGEST: Final = 30 * MINUTE
-#: Who has not failed for so long begins anew.
+#: After this time without failures the backoff is reset.
 FORGOTTEN_AFTER: Final = 3 * HOUR
-#: Reservations that have yet to start are tried so long before they do.
+#: Future reservations are tried this long before they start.
 BEFORE_RESERVATION: Final = 30 * MINUTE
-#: What does not get better by waiting.
+#: Errors that retries do not fix.
 _LASTING: Final = (
     "CONDITION_NOT_MET",
     "INVALID_ARGUMENT",
@@ -121,12 +121,12 @@ class Failure(NamedTuple):
 
     code: str
     message: str
-    #: When they can be had, if that is known.
+    #: When capacity becomes available, if known.
     available_at: Instant | None = None
 
 
 class Backoff(NamedTuple):
-    """How long a group is left alone, and why."""
+    """The end of a group's backoff, its duration and its cause."""
 
     until: Instant
     duration: Duration
@@ -135,12 +135,12 @@ class Backoff(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether only a change helps, and time does not."""
+        """Whether only a change of configuration helps."""
         return self.code in _LASTING
 
 
 def backoff_key(group: NodeGroup) -> str:
-    """What backs off together."""
+    """Return the key of groups that share a backoff."""
     zone = group.name.zone
     if not group.is_auto_provisioned:
         return f"{group.name.pool}/{zone}"
@@ -150,7 +150,7 @@ def backoff_key(group: NodeGroup) -> str:
 
 
 def after_failure(known: Backoff | None, failure: Failure, now: Instant) -> Backoff:
-    """The backoff after a failure: twice the last one, which stays as it is while it lasts."""
+    """Return the backoff after a failure: twice the last duration; an active backoff is unchanged."""
     if known is not None and known.until > now:
         return known
     duration = SHORTEST
@@ -163,7 +163,7 @@ def after_failure(known: Backoff | None, failure: Failure, now: Instant) -> Back
 
 
 def read_backoffs(text: str) -> dict[str, Backoff]:
-    """The backoffs of a text, by key; a text that somebody else wrote has none."""
+    """Parse stored backoffs, by key; an invalid text yields none."""
     try:
         rows: Any = msgspec.json.decode(text)
         return {key: _read(row) for key, row in rows.items()}
@@ -172,7 +172,7 @@ def read_backoffs(text: str) -> dict[str, Backoff]:
 
 
 def write_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
-    """The text of backoffs, those left out that are forgotten."""
+    """Format backoffs for storage, without expired ones."""
     kept = {key: each for key, each in backoffs.items() if max(each.until, each.failed_at + FORGOTTEN_AFTER) > now}
     return _encode({key: _written(each) for key, each in kept.items()}).decode()
 

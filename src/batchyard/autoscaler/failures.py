@@ -1,4 +1,4 @@
-"""Machines that failed, or did not become nodes in time: they are given up, and their groups left alone for a while.
+"""Failed machines, and machines that do not become nodes in time: delete them, and put their groups into backoff.
 
 Sources: kubernetes-sigs/cluster-autoscaler, pkg/clusterstate and core/static_autoscaler.go
 (deleteCreatedNodesWithErrors, removeOldUnregisteredNodes).
@@ -23,21 +23,21 @@ _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
 class Failures:
-    """What failed by now."""
+    """The machines to delete, the backoffs and the Events of one loop."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, now: Instant) -> None:
         self._index = index
         self._reader = reader
         self._now = now
         self._groups = {group.name: group for group in index.all_groups() if group.is_autoscaled}
-        #: The machines to give up, by name.
+        #: The machines to delete, by name.
         self.machines: dict[str, Machine] = {}
         self.backoffs: dict[str, Backoff] = dict(index.backoffs)
         self.events: list[EventRecord] = []
         self.look_at: Instant | None = None
 
     def find(self) -> None:
-        """Find them."""
+        """Find failed and late machines."""
         for machine in self._index.machines.failed.values():
             self._fail(machine, self._error(machine))
         for machine in self._index.machines.coming.values():
@@ -53,11 +53,11 @@ class Failures:
                 self._fail(machine, Failure(_TIMEOUT, message))
 
     def count_of(self, group: GroupName) -> int:
-        """How many machines of a group that count are to be given up."""
+        """Return how many machines of a group are to be deleted and still count for its size."""
         return sum(machine.counts for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:
-        """Backoffs first: what is given up without is tried again at once."""
+        """Return the writes. Backoffs come first: a deleted machine without one would be requested again at once."""
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
         return [*self._kept_backoffs(), *deletions]
 
@@ -71,7 +71,7 @@ class Failures:
         self.machines.update({each.name: each for each in together})
 
     def _back_off(self, group: NodeGroup, failure: Failure) -> None:
-        """Leave a group alone. It is not to blame for a slice of which only a part was asked for, before a crash."""
+        """Put a group into backoff. The caller skips incomplete slices, which are not the group's fault."""
         key = backoff_key(group)
         known = self.backoffs.get(key)
         self.backoffs[key] = after_failure(known, failure, self._now)
@@ -79,13 +79,13 @@ class Failures:
             self._tell(group, failure)
 
     def _together(self, group: NodeGroup, machine: Machine) -> Sequence[Machine]:
-        """A slice is given up whole."""
+        """Return the machines that are deleted together: a slice is deleted as a whole."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.of_group(group.name).values() if not each.is_leaving]
 
     def _error(self, machine: Machine) -> Failure:
-        """What the cloud says of a failed machine."""
+        """Return the cloud's error for a failed machine."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", machine.name))
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
@@ -94,7 +94,7 @@ class Failures:
         return Failure(code, error.get("message") or "", starts)
 
     def _start_of(self, name: str | None) -> Instant | None:
-        """When a reservation begins."""
+        """Return the start time of a reservation."""
         cluster = self._index.cluster
         if cluster is None:
             return None
@@ -108,7 +108,7 @@ class Failures:
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
     def _kept_backoffs(self) -> list[Write]:
-        """The write that keeps the backoffs, if there are new ones."""
+        """Return the write that stores the backoffs, if they changed."""
         if self.backoffs == self._index.backoffs:
             return []
         text, known = write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
@@ -123,7 +123,7 @@ def _status(text: str) -> Obj:
 
 
 def _told(duration: Duration) -> str:
-    """A duration as Go tells it: 15m0s."""
+    """Format a duration as in Go: 15m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"

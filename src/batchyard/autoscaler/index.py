@@ -1,7 +1,7 @@
-"""What the autoscaler knows of the cluster: built from watch events alone, and only while something scales.
+"""Autoscaler index of the cluster, built from watch events, and only while scaling is possible.
 
-Until there is a pool that grows, or a request for capacity, nothing is taken note of; then all is read once, and from
-there on events keep it in step.
+While no pool scales and no ProvisioningRequest exists, most events are ignored. Then all objects are read once, and
+later events update the index.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from batchyard.cloud.catalog.nodes import awaits_drivers
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.placement.cluster_snapshot import Nodes
 
-#: Where backoffs are kept, as upstream keeps its status.
+#: The ConfigMap with the backoffs, where upstream stores its status.
 STATUS: Final = Key(scheme.CONFIG_MAP, "kube-system", "cluster-autoscaler-status")
 BACKOFFS: Final = "backoffs"
 KINDS: Final = (
@@ -51,21 +51,21 @@ _DELETED: Final = EventType.DELETED
 
 
 class NodeFacts(NamedTuple):
-    """What the autoscaler reads of a Node."""
+    """The fields of a Node that the autoscaler reads."""
 
     view: NodeView
     pool: str
-    #: Whether it has yet to be ready for the first time.
+    #: Whether it was never ready yet.
     is_coming: bool
-    #: Whether somebody said that it stays.
+    #: Whether its scale-down is disabled by annotation.
     stays: bool
-    #: Since when nobody needs it, and since when it is going; as its taints say.
+    #: The times of its DeletionCandidate and ToBeDeleted taints.
     unneeded_since: Instant | None
     going_since: Instant | None
 
 
 class ScalingIndex:
-    """See the module."""
+    """Nodes, machines, pools, pending pods and ProvisioningRequests."""
 
     def __init__(self) -> None:
         self.cluster: Obj | None = None
@@ -75,15 +75,15 @@ class ScalingIndex:
         self.pools: dict[str, Obj] = {}
         self.groups: dict[str, list[NodeGroup]] = {}
         self.facts: dict[str, NodeFacts] = {}
-        #: Pods that wait for nodes, by uid.
+        #: Unschedulable pods, by uid.
         self.pending: dict[str, PodView] = {}
         self.backoffs: dict[str, Backoff] = {}
-        #: ProvisioningRequests by key, those that are queued also by their ResizeRequests.
+        #: ProvisioningRequests by key; queued ones also by the name of their ResizeRequest.
         self.requests: dict[Key, Obj] = {}
         self.by_resize_request: dict[str, Key] = {}
-        #: Pods on nodes that consume a request, by the request.
+        #: Uids of bound pods that consume a request, by request.
         self.consumers: dict[Key, dict[str, None]] = {}
-        #: The pools of ResizeRequests that are open.
+        #: The pools of open ResizeRequests, by their names.
         self._requested: dict[str, str] = {}
         self._going: dict[str, None] = {}
         self._is_live = False
@@ -102,38 +102,38 @@ class ScalingIndex:
 
     @property
     def is_needed(self) -> bool:
-        """Whether something may grow or shrink."""
+        """Whether something may scale."""
         if self.cluster is None or self.settings is None:
             return False
         return self.settings.makes_pools or bool(self.requests) or any(map(self.scales, self.groups))
 
     def scales(self, pool: str) -> bool:
-        """Whether a pool grows and shrinks."""
+        """Whether a pool is autoscaled."""
         return any(group.is_autoscaled for group in self.groups.get(pool, ())[:1])
 
     @property
     def going(self) -> Sequence[str]:
-        """The nodes that were told to go."""
+        """The nodes that are being drained."""
         return tuple(self._going)
 
     def is_requested(self, pool: str) -> bool:
-        """Whether a ResizeRequest for a pool is open."""
+        """Whether a ResizeRequest for the pool is open."""
         return pool in self._requested.values()
 
     def all_groups(self) -> Iterable[NodeGroup]:
-        """The groups of all pools."""
+        """Return the groups of all pools."""
         return [group for groups in self.groups.values() for group in groups]
 
     # --- events ---
 
     def observe(self, event: WatchEvent) -> bool:
-        """Take note of a change; whether the autoscaler is to look because of it."""
+        """Apply a watch event; return whether it requires a scan."""
         if not self._is_live and event.key.kind not in _ALWAYS_NOTED:
             return False
         return self._handlers[event.key.kind](event)
 
     def catch_up(self, reader: Reader) -> None:
-        """Read all that was not taken note of."""
+        """Read all objects once whose events were ignored so far."""
         if self._is_live:
             return
         self._is_live = True
@@ -202,7 +202,7 @@ class ScalingIndex:
         if not facts.is_coming:
             self.machines.note_ready(name)
         if name in self.machines.coming:
-            return False  # it counts as what it will be
+            return False  # its machine already counts as the future node
         return facts != before and self.scales(facts.pool)
 
     def _on_pod(self, event: WatchEvent) -> bool:
@@ -297,7 +297,7 @@ def _facts(node: Obj) -> NodeFacts:
 
 
 def _instant(seconds: str | None) -> Instant | None:
-    """The instant of a taint's value, in seconds; one that says none is old."""
+    """Parse a taint's value in seconds; an invalid one counts as old."""
     if seconds is None:
         return None
     return int(seconds) * SECOND if seconds.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The machines of all pools, from the changes of Instances: how many there are, which failed, which are yet to come."""
+"""Index of the machines of all pools, from watch events of Instances."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ _COMING = ("", PROVISIONING, BOOTING, RUNNING)
 
 
 class Machine(NamedTuple):
-    """An Instance as the autoscaler sees it."""
+    """The fields of an Instance that the autoscaler reads."""
 
     name: str
     group: GroupName
     has_failed: bool
-    #: Whether it may become a node yet.
+    #: Whether it may still become a node.
     may_come: bool
     is_leaving: bool
     created: Instant
-    #: Whether the world began with it.
+    #: Whether it was created with the cluster.
     is_initial: bool
     resize_request: str
 
@@ -35,38 +35,38 @@ class Machine(NamedTuple):
 
 
 class Machines:
-    """See the module."""
+    """Machines by name and by group, with group sizes."""
 
     def __init__(self) -> None:
         self._machines: dict[str, Machine] = {}
         self._of_group: dict[GroupName, dict[str, Machine]] = {}
         self._sizes: dict[GroupName, int] = {}
         self._leaving: dict[GroupName, int] = {}
-        #: Machines that failed, by name.
+        #: Failed machines, by name.
         self.failed: dict[str, Machine] = {}
-        #: Machines that may become nodes and are not known to be, by name.
+        #: Machines that may become nodes but are not known to be ready, by name.
         self.coming: dict[str, Machine] = {}
 
     @property
     def sizes(self) -> Mapping[GroupName, int]:
-        """How many machines each group has that count."""
+        """The number of counting machines by group."""
         return self._sizes
 
     @property
     def leaving(self) -> Mapping[GroupName, int]:
-        """How many machines of each group are given up and not gone."""
+        """The number of terminating machines by group."""
         return self._leaving
 
     def get(self, name: str) -> Machine | None:
-        """A machine by name."""
+        """Return a machine by name."""
         return self._machines.get(name)
 
     def of_group(self, group: GroupName) -> Mapping[str, Machine]:
-        """The machines of a group by name, whatever becomes of them."""
+        """Return the machines of a group by name, in whatever state."""
         return self._of_group.get(group) or {}
 
     def last_added(self) -> Mapping[GroupName, Instant]:
-        """When the last machine was added to each group, those left out that the world began with."""
+        """Return the creation time of each group's newest machine; initial machines are omitted."""
         times: dict[GroupName, Instant] = {}
         for group, machines in self._of_group.items():
             added = [machine.created for machine in machines.values() if not machine.is_initial]
@@ -75,7 +75,7 @@ class Machines:
         return times
 
     def note(self, event: WatchEvent) -> bool:
-        """Take note of a change; whether the machine is another one now."""
+        """Apply a watch event; return whether the machine changed."""
         machine = _machine(event.obj)
         before = self._machines.get(machine.name)
         self._drop(machine.name)
@@ -84,7 +84,7 @@ class Machines:
         return self._machines.get(machine.name) != before
 
     def note_ready(self, name: str) -> None:
-        """A machine has become a node."""
+        """Record that a machine has become a node."""
         self.coming.pop(name, None)
 
     def _add(self, machine: Machine) -> None:
@@ -132,29 +132,29 @@ def _machine(instance: Obj) -> Machine:
 
 # --- marks ---
 #
-# What the autoscaler writes on nodes: the taints of those that nobody needs, and of those that go.
+# The autoscaler's taints on nodes: DeletionCandidate on unneeded nodes, ToBeDeleted on nodes to remove.
 #
-# Their values are the seconds since when, so that the autoscaler need not remember it. Source:
-# kubernetes-sigs/cluster-autoscaler, pkg/utils/taints.
+# Their value is the time in seconds, so that the autoscaler keeps no state. Source: kubernetes-sigs/cluster-autoscaler,
+# pkg/utils/taints.
 
 
 def marked_unneeded(node: Obj, now: Instant) -> Obj:
-    """The node, which pods had better avoid."""
+    """Return the node with the DeletionCandidate taint."""
     return _tainted(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
 def marked_needed(node: Obj) -> Obj:
-    """The node as any other."""
+    """Return the node without the DeletionCandidate taint."""
     return _without(node, (well_known.DELETION_CANDIDATE,))
 
 
 def marked_going(node: Obj, now: Instant) -> Obj:
-    """The node, to which no pods come any more."""
+    """Return the node with the ToBeDeleted taint."""
     return _tainted(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 
 def marked_staying(node: Obj) -> Obj:
-    """A node that was to go, and stays."""
+    """Return the node without both taints."""
     return _without(node, (well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE))
 
 

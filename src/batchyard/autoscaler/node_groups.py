@@ -1,4 +1,4 @@
-"""Node groups: a NodePool in one zone, which grows and shrinks by itself; GCE has them as managed instance groups.
+"""Node groups: a NodePool in one zone, with its own size; a managed instance group in GCE.
 
 Sources: GKE's autoscaler, pkg/cloudprovider/gke (GkeMig: sizes, total sizes, ZeroOrMaxNodeScaling, provision times).
 """
@@ -24,13 +24,13 @@ from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
 from batchyard.cloud.catalog.prices import pool_price
 
-#: As large as a managed instance group gets.
+#: Maximum size of a managed instance group.
 SIZE_MAX: Final = 2000
 _UNBOUNDED: Final = 1 << 30
 
 
 class GroupName(NamedTuple):
-    """Which group: the pool and the zone."""
+    """Pool and zone of a group."""
 
     pool: str
     zone: str
@@ -38,7 +38,7 @@ class GroupName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many machines there are at least and at most."""
+    """Minimum and maximum number of machines."""
 
     least: int
     most: int
@@ -46,45 +46,45 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeGroup:
-    """See the module."""
+    """A NodePool in one zone: machine type, template node, price and bounds."""
 
     name: GroupName
-    #: As clients are told: the name of the managed instance group.
+    #: The name of the managed instance group, as shown to clients.
     id: str
     pool: Obj
     machine: MachineType
-    #: A node of the group as it would be.
+    #: Template of the group's nodes.
     template: NodeView
     price: MicroDollars
     is_autoscaled: bool
-    #: Of the group, and of all groups of the pool together.
+    #: Bounds of the group, and of all groups of the pool together.
     size: Bounds
     total: Bounds
-    #: How many machines come and go as one.
+    #: The number of machines that are created and deleted together.
     hosts: int
-    #: Whether it takes whatever zone has machines; otherwise zones are kept alike.
+    #: Whether any zone with capacity is used (ANY); otherwise zones are balanced.
     takes_any_zone: bool
 
     @property
     def provisioning(self) -> str:
-        """On which terms the machines are had."""
+        """The provisioning model of the machines."""
         terms: str = self.pool["spec"].get("provisioning", "standard")
         return terms
 
     @property
     def reservation(self) -> str | None:
-        """The reservation whose machines they are."""
+        """The reservation that the machines consume."""
         reservation: str | None = self.pool["spec"].get("reservation")
         return reservation
 
     @property
     def is_auto_provisioned(self) -> bool:
-        """Whether the autoscaler made the pool."""
+        """Whether the autoscaler created the pool."""
         return bool(self.pool["spec"].get("autoProvisioned"))
 
     @property
     def uses(self) -> dict[str, int]:
-        """What one machine counts against limits of the cluster."""
+        """The resources of one machine that count against the cluster's limits."""
         machine = self.machine
         uses = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
         if machine.accelerator is not None:
@@ -92,7 +92,7 @@ class NodeGroup:
         return uses
 
     def provision_time(self, settings: ScalingSettings) -> Duration:
-        """How long a machine may take to become a node."""
+        """Return how long a machine may take to become a node."""
         accelerator = self.machine.accelerator
         if self.provisioning == "queued":
             return QUEUED_PROVISION_TIME
@@ -103,12 +103,12 @@ class NodeGroup:
         return settings.provision_time
 
     def node(self, name: str) -> NodeView:
-        """A node of the group by that name, ready and without pods."""
+        """Return a ready node of the group with that name, without pods."""
         return replace(self.template, name=name, labels={**self.template.labels, well_known.HOSTNAME: name})
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """The groups of a pool, in the order of its zones."""
+    """Return the groups of a pool, in the order of its zones."""
     catalog = catalog_of(cluster)
     machine, hosts = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if hosts > 1 else zones_of(pool, cluster)
@@ -133,7 +133,7 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
 
 
 def _bounds(spec: Mapping[str, Any], hosts: int, most: int) -> tuple[Bounds, Bounds]:
-    """The bounds of one group, and those of all groups of the pool."""
+    """Return the bounds of one group, and those of all groups of the pool."""
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
         whole = Bounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
@@ -143,44 +143,44 @@ def _bounds(spec: Mapping[str, Any], hosts: int, most: int) -> tuple[Bounds, Bou
 
 
 def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
-    """How many machines a group can have: those of a compact placement group are fewer."""
+    """Return the maximum size of a group; compact placement groups are smaller."""
     compact = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
     return compact or SIZE_MAX
 
 
 # --- limits ---
 #
-# How much a cluster may have in all: cores, memory, accelerators. Whatever machines there are count.
+# Cluster-wide limits of cores, memory and accelerators. All machines count.
 #
-# Source: kubernetes-sigs/cluster-autoscaler, pkg/resourcequotas, whose words for what is exceeded these are.
+# Source: kubernetes-sigs/cluster-autoscaler, pkg/resourcequotas, with its messages.
 
 
 _MANY: Final = 1 << 30
 
 
 class Limits:
-    """What is left until the limits."""
+    """The cluster's limits and their current use."""
 
     def __init__(self, limits: Mapping[str, Limit], used: Mapping[str, int]) -> None:
         self._limits = limits
         self._used = dict(used)
 
     def allowed(self, uses: Mapping[str, int]) -> int:
-        """How many more machines that use so much there may be."""
+        """Return how many more machines with these resources the limits allow."""
         bounds = [self._left(resource) // amount for resource, amount in self._limited(uses).items()]
         return max(0, min(bounds, default=_MANY))
 
     def exceeded(self, uses: Mapping[str, int], count: int = 1) -> list[str]:
-        """The resources of which so many more machines would use too much."""
+        """Return the resources whose limits `count` more machines would exceed."""
         return [r for r, amount in self._limited(uses).items() if amount * count > self._left(r)]
 
     def take(self, uses: Mapping[str, int], count: int) -> None:
-        """So many machines come."""
+        """Add `count` machines."""
         for resource, amount in uses.items():
             self._used[resource] = self._used.get(resource, 0) + amount * count
 
     def may_go(self, uses: Mapping[str, int], count: int = 1) -> bool:
-        """Whether there is still the least there must be if so many machines go."""
+        """Whether the minimums still hold after `count` machines are removed."""
         return all(
             self._used.get(resource, 0) - amount * count >= self._limits[resource].least
             for resource, amount in self._limited(uses).items()
@@ -194,5 +194,5 @@ class Limits:
 
 
 def tell_exceeded(resources: list[str]) -> str:
-    """Why a group cannot grow."""
+    """Format the reason why a group cannot grow."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

@@ -1,4 +1,4 @@
-"""All node groups with what is there of each, and who may grow by how much."""
+"""State of all node groups: sizes, backoffs, and how far each may grow."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ _MANY: Final = 1 << 30
 
 
 class Fleet:
-    """Sizes count machines that are there or will be; those given up or failed do not count."""
+    """Sizes and backoffs of all node groups. Terminating and failed machines do not count."""
 
     def __init__(
         self,
@@ -33,33 +33,33 @@ class Fleet:
             self.add(group)
 
     def add(self, group: NodeGroup) -> None:
-        """A group is there, or will be."""
+        """Add a group that exists or is planned."""
         self.groups[group.name] = group
         self._of_pool.setdefault(group.name.pool, []).append(group)
 
     def remove(self, pool: str) -> None:
-        """A pool will not be there after all."""
+        """Remove a planned pool."""
         for group in self._of_pool.pop(pool, ()):
             del self.groups[group.name]
 
     def pools(self) -> Sequence[Sequence[NodeGroup]]:
-        """The groups by pool."""
+        """Return the groups by pool."""
         return list(self._of_pool.values())
 
     def size(self, group: NodeGroup) -> int:
-        """How many machines a group has."""
+        """Return the number of machines of a group."""
         return self._sizes.get(group.name, 0)
 
     def pool_size(self, group: NodeGroup) -> int:
-        """How many machines the pool of a group has."""
+        """Return the number of machines of the group's pool."""
         return sum(map(self.size, self._of_pool.get(group.name.pool, ())))
 
     def grow(self, group: NodeGroup, count: int) -> None:
-        """A group has so many more machines; fewer if below zero."""
+        """Add `count` machines to a group; a negative count removes machines."""
         self._sizes[group.name] = self.size(group) + count
 
     def used(self) -> dict[str, int]:
-        """What all machines together count against limits."""
+        """Return the resources of all machines that count against limits."""
         total: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
@@ -68,30 +68,30 @@ class Fleet:
         return total
 
     def room(self, group: NodeGroup) -> int:
-        """How many more machines a group may have. A slice is made when nothing is left of an old one."""
+        """Return how many more machines a group may have. A new slice needs the old one to be gone."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._leaving.get(group.name) else group.hosts
         of_pool = group.total.most - self.pool_size(group)
         return max(0, min(group.size.most - self.size(group), of_pool))
 
     def lack(self, group: NodeGroup) -> int:
-        """How many machines of a slice were not asked for though others of it were, before a crash or a conflict."""
+        """Return the missing machines of a slice that was requested only in part, after a crash or a conflict."""
         size = self.size(group)
         is_in_part = 0 < size < group.hosts and not self._leaving.get(group.name)
         return group.hosts - size if is_in_part and group.is_autoscaled and group.provisioning != "queued" else 0
 
     def backoff(self, group: NodeGroup, now: Instant) -> Backoff | None:
-        """The backoff of a group, while it lasts."""
+        """Return the active backoff of a group."""
         known = self._backoffs.get(backoff_key(group))
         return known if known is not None and known.until > now else None
 
     def has_failed(self, group: NodeGroup, now: Instant) -> bool:
-        """Whether machines of a group did not come not long ago."""
+        """Whether machines of the group failed recently."""
         known = self._backoffs.get(backoff_key(group))
         return known is not None and known.failed_at + FORGOTTEN_AFTER > now
 
     def obstacle(self, group: NodeGroup, limits: Limits, now: Instant) -> str:
-        """Why a group cannot grow, in the autoscaler's words; '' if it can."""
+        """Return why a group cannot grow, in the autoscaler's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
         if not self.room(group):
@@ -100,7 +100,7 @@ class Fleet:
         return tell_exceeded(exceeded) if exceeded else ""
 
     def known_room(self, group: NodeGroup, cluster: Obj) -> int:
-        """How many more machines the cloud is known to have for a group: what it tells of itself."""
+        """Return how many more machines the cloud is known to have for a group, from the Cluster's spec."""
         spec = cluster["spec"]
         bounds = [
             row["count"] - self._sum(lambda other: other.reservation == group.reservation)
@@ -116,7 +116,7 @@ class Fleet:
         return max(0, min(bounds, default=_MANY))
 
     def is_known_to_have(self, groups: Sequence[NodeGroup], count: int, cluster: Obj) -> bool:
-        """Whether the cloud is known to have so many machines for groups together, which may share what there is."""
+        """Whether the cloud is known to have `count` machines for the groups together, which may share capacity."""
         new = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new})
         grown: dict[NodeGroup, int] = {}
@@ -130,18 +130,18 @@ class Fleet:
         return sum(grown.values()) == count
 
     def _sum(self, counted: Callable[[NodeGroup], int]) -> int:
-        """What all machines count."""
+        """Return the sum over all machines."""
         return sum(self.size(group) * counted(group) for group in self.groups.values())
 
 
 def _counted(quota: str, group: NodeGroup) -> int:
-    """What a machine counts against a quota of the project: of cpus, of an accelerator, or of its machine type."""
+    """Return what a machine counts against a project quota: of cpus, an accelerator or its machine type."""
     uses = group.uses
     return uses["cpu"] if quota == "cpus" else int(quota == group.machine.name) or uses.get(quota, 0)
 
 
 def _is_of(row: Mapping[str, object], group: NodeGroup) -> bool:
-    """Whether the machines of a group are those of a row of the cloud's capacity."""
+    """Whether a capacity row applies to the machines of a group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

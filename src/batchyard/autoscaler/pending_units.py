@@ -1,7 +1,7 @@
-"""Who wants nodes: pods one by one, and gangs that are helped as a whole or not at all.
+"""Units of unschedulable pods: single pods, and gangs that are helped as a whole or not at all.
 
-Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/equivalence (pods that are alike are looked at once) and
-pkg/core/podlistprocessor (pods that will fit where nodes are or come need no others).
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/equivalence (equivalent pods are evaluated once) and
+pkg/core/podlistprocessor (pods that fit existing or upcoming nodes need no new ones).
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -16,14 +16,14 @@ Kind: TypeAlias = Hashable
 
 
 class Unit(NamedTuple):
-    """Pods that are helped together. Those of a gang: all or none."""
+    """Pods that are helped together; those of a gang all or none."""
 
     pods: Sequence[PodView]
     is_gang: bool
 
 
 def units_of(pods: Iterable[PodView]) -> list[Unit]:
-    """Gangs, and the others by priority, those of the highest first, then those that wait longest."""
+    """Return gangs, and the other pods by priority: highest priority first, then the oldest."""
     gangs: dict[str, list[PodView]] = {}
     alone: dict[int, list[PodView]] = {}
     for pod in pods:
@@ -34,14 +34,14 @@ def units_of(pods: Iterable[PodView]) -> list[Unit]:
 
 
 def kind_of(pod: PodView, nodes: Nodes) -> Kind:
-    """The kind of a pod; it is one of its own if it matters where other pods are."""
+    """Return the kind of a pod; a pod with inter-pod rules is a kind of its own."""
     if pod.shape.minds_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
 
 def kinds_of(pods: Iterable[PodView], nodes: Nodes) -> dict[Kind, list[PodView]]:
-    """Pods by kind."""
+    """Group pods by kind."""
     kinds: dict[Kind, list[PodView]] = {}
     for pod in pods:
         kinds.setdefault(kind_of(pod, nodes), []).append(pod)
@@ -49,15 +49,15 @@ def kinds_of(pods: Iterable[PodView], nodes: Nodes) -> dict[Kind, list[PodView]]
 
 
 class Placings:
-    """Pods put where there is room for them, for what comes after to find less."""
+    """Places pods on nodes with room, and records where."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        #: Where each pod was put, by uid.
+        #: Node names by pod uid.
         self.places: dict[str, str] = {}
 
     def put(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Put pods onto nodes; those that fit nowhere are left. Pods that others must be near may come after these."""
+        """Place pods; return those that fit nowhere. Pods with affinity are retried after the others."""
         left = list(pods)
         while left:
             late = self._put_in_turn(left)
@@ -67,7 +67,7 @@ class Placings:
         return left
 
     def add(self, pod: PodView, node_name: str) -> None:
-        """Put a pod onto a node."""
+        """Place a pod on a node."""
         self._nodes.add_pod(pod, node_name)
         self.places[pod.uid] = node_name
 
@@ -90,5 +90,5 @@ def _turn(pod: PodView) -> tuple[int, int, str]:
 
 
 def _is_repelled(pod: PodView, nodes: Nodes) -> bool:
-    """Whether pods that are there want none like it near them."""
+    """Whether existing pods have anti-affinity to the pod."""
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.repelling)

@@ -1,4 +1,4 @@
-"""The states of a ProvisioningRequest, as its conditions tell them, and the words in which they do.
+"""States and conditions of ProvisioningRequests, with their reasons and messages.
 
 Sources: GKE's autoscaler, pkg/provisioningrequests/{provreqstate,reconciler} for queued-provisioning.gke.io;
 kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/conditions and pkg/processors/provreq for the other classes.
@@ -23,14 +23,14 @@ PROVISIONED: Final = "Provisioned"
 FAILED: Final = "Failed"
 BOOKING_EXPIRED: Final = "BookingExpired"
 CAPACITY_REVOKED: Final = "CapacityRevoked"
-#: The conditions that end a stage of a request, as they may follow each other.
+#: The conditions that end a stage of a request, in order.
 STAGES: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPACITY_REVOKED)
 
-#: For so long after it was provisioned, capacity is kept for those it was provisioned for.
+#: How long provisioned capacity stays reserved for the pods of the request.
 BOOKING_TIME: Final = 10 * MINUTE
-#: A request whose templates are missing, or that fits nowhere, is tried for so long.
+#: How long a request with missing templates, or without a fitting group, is retried.
 RETRY_TIME: Final = 2 * MINUTE
-#: Requests that have come to their end are deleted; those of the other classes that never succeed fail.
+#: Finished requests are deleted after KEPT_FOR. Requests of the other classes fail after EXPIRES_AFTER without success.
 KEPT_FOR: Final = 7 * 24 * HOUR
 EXPIRES_AFTER: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
@@ -43,7 +43,7 @@ _VALID_SECONDS: Final = "ValidUntilSeconds"
 
 
 class State(Enum):
-    """Where a request of the queued class stands."""
+    """The state of a request of the queued class, derived from its conditions."""
 
     UNINITIALIZED = auto()
     PENDING = auto()
@@ -55,7 +55,7 @@ class State(Enum):
 
 
 class Said(NamedTuple):
-    """What a condition says."""
+    """Type, status, reason and message of a condition."""
 
     type: str
     status: bool
@@ -130,7 +130,7 @@ CONSUMED: Final = Said(
 
 
 def state_of(request: Obj) -> State:
-    """The state of a request."""
+    """Return the state that the request's conditions imply."""
     if not (request.get("status") or {}).get("conditions"):
         return State.UNINITIALIZED
     for kind, state in _STATES.items():
@@ -149,7 +149,7 @@ _STATES: Final[Mapping[str, State]] = {
 
 
 def telling(request: Obj, said: Said, now: Instant) -> Obj:
-    """The request with a condition; itself where it says that already."""
+    """Return the request with the condition set; the same object if nothing changes."""
     status = request.get("status") or {}
     before = status.get("conditions") or []
     conditions = with_condition(
@@ -165,12 +165,12 @@ def telling(request: Obj, said: Said, now: Instant) -> Obj:
 
 
 def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
-    """The request with details of how it is provisioned; empty ones are left out."""
+    """Return the request with provisioning class details in its status; empty values are omitted."""
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
 def tell_missing(request: Obj, missing: Sequence[str]) -> str:
-    """That some of its templates are not there."""
+    """Return the message that names the missing pod templates."""
     return (
         f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
         f"{len(missing)} templates were missing: {','.join(missing)}"
@@ -178,7 +178,7 @@ def tell_missing(request: Obj, missing: Sequence[str]) -> str:
 
 
 def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -> Said:
-    """What is said of a request of the queued class some of whose templates are not there."""
+    """Return the condition of a queued request with missing templates: Failed if `is_final`, else not Accepted."""
     what = tell_missing(request, missing)
     if is_final:
         return Said(FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}")
@@ -186,23 +186,23 @@ def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -
 
 
 def since(request: Obj, kind: str) -> Instant | None:
-    """Since when a condition is as it is."""
+    """Return the last transition time of a condition; None if the request does not have it."""
     found = find_condition(request, kind)
     return None if found is None else parse_time(found["lastTransitionTime"])
 
 
 def created(request: Obj) -> Instant:
-    """When the request was made."""
+    """Return the creation time of the request."""
     return parse_time(request["metadata"]["creationTimestamp"])
 
 
 def max_run_duration(request: Obj) -> Duration:
-    """For how long its machines are had; a week where it does not say."""
+    """Return how long the machines may run; 7 days if the request does not limit it."""
     return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
 
 
 def run_duration_fault(request: Obj) -> Said | None:
-    """Why machines cannot be had for as long as the request says; None if they can."""
+    """Return the Failed condition for an invalid maxRunDurationSeconds; None if it is valid or absent."""
     text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS)
     if text is None:
         return None
@@ -213,23 +213,23 @@ def run_duration_fault(request: Obj) -> Said | None:
 
 
 def is_for_many_zones(request: Obj) -> bool:
-    """Whether capacity is to be looked for in several zones at a time."""
+    """Whether the request uses the OBTAINABILITY search strategy, which searches several zones."""
     return parameter(request, _SEARCH_STRATEGY) == "OBTAINABILITY"
 
 
 def is_for_another(request: Obj) -> bool:
-    """Whether another autoscaler is to check the capacity."""
+    """Whether the request asks a specific autoscaler instance to check the capacity."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
 def valid_until(request: Obj) -> Instant | None:
-    """Until when the request makes sense, if it says."""
+    """Return the time until which the request is valid; None if it is unlimited."""
     wait = _seconds(request, _VALID_SECONDS)
     return None if wait is None else created(request) + wait
 
 
 def parameter(request: Obj, name: str) -> str:
-    """A parameter of the request; '' if it has none of that name."""
+    """Return a parameter of the request; '' if it is not set."""
     value: Any = (request["spec"].get("parameters") or {}).get(name)
     return "" if value is None else str(value)
 

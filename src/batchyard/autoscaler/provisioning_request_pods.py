@@ -1,4 +1,4 @@
-"""Where a queued ProvisioningRequest goes: all of it to one zone of one queued pool; or why it goes nowhere.
+"""Choice of one zone of one queued pool for a whole ProvisioningRequest, or the condition that says why none fits.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/scaleup (orchestrator.go, reasons).
 """
@@ -23,7 +23,7 @@ from batchyard.autoscaler.scale_up import ScaleUp
 
 # --- request pods ---
 #
-# The pods that a ProvisioningRequest is for, made of its templates; and what GKE adds to those that come then.
+# The pods of a ProvisioningRequest, built from its templates, and what GKE adds to the pods that consume it.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/pods; GKE's autoscaler,
 # pkg/provisioningrequests/pods and pkg/cloudprovider/gke/gceclient/resizerequest (ResizeRequestName).
@@ -40,19 +40,19 @@ _QUEUED_TOLERATION: Final = {
 
 
 def resize_request_name(namespace: str, request: str) -> str:
-    """The name of the ResizeRequest for a ProvisioningRequest."""
+    """Return the name of the ResizeRequest for a ProvisioningRequest."""
     digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{digits}"
 
 
 def consumed_request(pod: Obj) -> str:
-    """The name of the ProvisioningRequest whose capacity a pod is for; '' if there is none."""
+    """Return the name of the ProvisioningRequest that a pod consumes; '' if none."""
     new = annotation(pod, well_known.CONSUME_PROVISIONING_REQUEST)
     return new or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """A new pod as GKE's webhook leaves it: one that consumes a queued request goes to the nodes of that alone."""
+    """Apply GKE's webhook to a new pod: one that consumes a queued request runs only on that request's nodes."""
     request = consumed_request(pod)
     named = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
     if not request or named != QUEUED_CLASS:
@@ -62,7 +62,7 @@ def admit_queued_pod(pod: Obj) -> Obj:
 
 
 def pods_of(request: Obj, templates: Sequence[Obj]) -> list[PodView]:
-    """The pods of a request, whose templates are given in the order of its pod sets."""
+    """Return the pods of a request; `templates` are in the order of its pod sets."""
     return [
         PodView(_pod(request, template, f"{set_index}-{index}"))
         for set_index, (pod_set, template) in enumerate(zip(request["spec"]["podSets"], templates, strict=True))
@@ -101,7 +101,7 @@ _MISFITS_TOLD_MAX: Final = 5
 _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
-#: What is told first, its reason and how its message begins.
+#: Reason and start of the message by cause, the reported cause first.
 _TOLD: Final[Mapping[str, tuple[str, str]]] = {
     _INFEASIBLE: (
         "ProvisioningRequestSingleZoneInfeasible",
@@ -124,14 +124,14 @@ _NO_POOL: Final = Said(
 
 
 class Skip(NamedTuple):
-    """Why a group is not the one."""
+    """Why a group cannot hold the request."""
 
     cause: str
     details: Sequence[str] = ()
 
 
 def choose_group(pods: Sequence[PodView], scale_up: ScaleUp, maker: PoolMaker | None) -> Option | Said:
-    """The group for all the pods of a request, and how many new nodes; or what the request is told."""
+    """Return the group for all the pods and its new nodes; else the condition of the request."""
     skips: dict[NodeGroup, Skip] = {}
     options: list[Option] = []
     for group in scale_up.fleet.groups.values():
@@ -151,7 +151,7 @@ def choose_group(pods: Sequence[PodView], scale_up: ScaleUp, maker: PoolMaker | 
 
 
 def _option(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> Option | Skip:
-    """All the pods on new nodes of a group."""
+    """Place all the pods on new nodes of a group."""
     fleet, limits = scale_up.fleet, scale_up.limits
     obstacle = fleet.obstacle(group, limits, scale_up.situation.now)
     if obstacle in (IN_BACKOFF, FULL):
@@ -180,7 +180,7 @@ def _is_known(option: Option, scale_up: ScaleUp) -> bool:
 
 
 def _tell(skips: Mapping[NodeGroup, Skip]) -> Said:
-    """What is told of the most telling cause."""
+    """Return the condition for the first cause that occurs."""
     for cause, (reason, beginning) in _TOLD.items():
         pools = {group.name.pool: skip.details for group, skip in skips.items() if skip.cause == cause}
         if pools:

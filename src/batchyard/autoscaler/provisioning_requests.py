@@ -1,6 +1,6 @@
-"""The controller of ProvisioningRequests: capacity that is asked for as a whole, before there are pods.
+"""Controller of ProvisioningRequests, which ask for capacity as a whole before pods exist.
 
-Requests are looked at when the cluster is: at fixed instants.
+It reconciles requests at the scan instants of the autoscaler.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,10 +50,10 @@ from batchyard.interfaces.controller import Outcome
 
 # --- capacity requests ---
 #
-# ProvisioningRequests that room is looked for, or made, in the pools there are: checked, or helped as a whole.
+# ProvisioningRequests of the classes check-capacity and best-effort-atomic-scale-up, served from existing pools.
 #
-# The classes check-capacity and best-effort-atomic-scale-up. Who was refused is tried again after a minute, then later
-# and later. Source: kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/{checkcapacity,besteffortatomic} and
+# A request without capacity is retried after a minute, then with exponential backoff. Source:
+# kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/{checkcapacity,besteffortatomic} and
 # pkg/processors/provreq.
 
 
@@ -62,7 +62,7 @@ _LONGEST_WAIT: Final = 10 * MINUTE
 
 
 class CapacityRequest:
-    """One request at one instant."""
+    """A ProvisioningRequest of these classes, and the cluster state at one instant."""
 
     def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: Situation) -> None:
         self._request = request
@@ -73,7 +73,7 @@ class CapacityRequest:
         self._now = situation.now
 
     def step(self) -> Outcome:
-        """What is to be done now, and when to look again."""
+        """Return the writes that are due now, and the time of the next reconcile."""
         match state_of(self._request):
             case State.FAILED:
                 return self._end(since(self._request, FAILED))
@@ -89,7 +89,7 @@ class CapacityRequest:
         return Outcome([Delete(self._key)]) if due <= self._now else Outcome(requeue_at=due)
 
     def _keep_room(self) -> Outcome:
-        """Keep room until all pods have come, or for ten minutes."""
+        """Keep the capacity booked until all pods consume it, or for ten minutes."""
         due = (since(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= count:
@@ -97,7 +97,7 @@ class CapacityRequest:
         return self._tell(RESERVATION_OVER) if due <= self._now else Outcome(requeue_at=due)
 
     def _provision(self) -> Outcome:
-        """Look for room, or make it, if it is time."""
+        """Check or provision the capacity if a try is due."""
         expires = created(self._request) + EXPIRES_AFTER
         if expires <= self._now:
             return self._tell(EXPIRED)
@@ -117,7 +117,7 @@ class CapacityRequest:
         return Outcome(writes, requeue_at=self._now + _FIRST_WAIT if said is CAPACITY_LATER else None)
 
     def _try(self, pods: Sequence[PodView]) -> tuple[Said, list[Write]]:
-        """Whether all the pods have room, and what is to be done for that."""
+        """Return the resulting condition, and the writes that provision capacity for all the pods."""
         trial = Trial(self._index, self._reader, self._situation, Failures(self._index, self._reader, self._now))
         trial.prepare()
         if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
@@ -138,7 +138,7 @@ class CapacityRequest:
 
 
 def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
-    """Whether a try is due, and when the next one is: a minute after the first refusal, then twice that, and so on."""
+    """Whether a try is due, and the time of the next: one minute after the first failure, then doubled up to ten."""
     wait, due = _FIRST_WAIT, refused + _FIRST_WAIT
     while due <= now:
         if due > now - interval:
@@ -149,7 +149,7 @@ def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Ins
 
 
 class ProvisioningRequests:
-    """See the module. It comes after the Autoscaler, which feeds the index."""
+    """Reconciles ProvisioningRequests. It runs after the Autoscaler, which updates the index."""
 
     name = "provisioning-requests"
     rank = 15
@@ -159,7 +159,7 @@ class ProvisioningRequests:
         self._index = index
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The request; the one that a ResizeRequest is for, or that a pod consumes; those that name a template."""
+        """Return the request, the request of a ResizeRequest or consuming pod, or those that may use a PodTemplate."""
         if event.key.kind == scheme.PROVISIONING_REQUEST:
             return (event.key,)
         if not self._index.requests:
@@ -174,7 +174,7 @@ class ProvisioningRequests:
                 return [key for key in self._index.requests if key.namespace == event.key.namespace]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Bring a request one step further, if it is time. What a request that is gone asked the cloud for goes too."""
+        """Advance a request if a scan is due. If it was deleted, delete its ResizeRequest too."""
         request = reader.get(key)
         if request is None:
             asked = resize_request_key(key)
@@ -197,7 +197,7 @@ class ProvisioningRequests:
         return Outcome()
 
     def _consumed(self, event: WatchEvent) -> Iterable[Key]:
-        """The request that a pod consumes which came to a node."""
+        """Return the request that a bound pod consumes."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
         request = consumed_request(event.obj)

@@ -1,4 +1,4 @@
-"""ProvisioningRequests of the class queued-provisioning.gke.io: one step each time they are looked at.
+"""Reconciler of one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/reconciler and pkg/provisioningrequests/scaleup.
 """
@@ -44,12 +44,12 @@ from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, Reader, UpdateStatus, Write
 from batchyard.interfaces.controller import Outcome
 
-#: A ResizeRequest that has done its work is kept for so long.
+#: How long a ResizeRequest is kept after it was provisioned.
 _RESIZE_REQUEST_KEPT_FOR = HOUR
 
 
 class QueuedRequest:
-    """One request at one instant."""
+    """A queued ProvisioningRequest with its ResizeRequest, if there is one, and the cluster state at one instant."""
 
     def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, situation: Situation) -> None:
         self._request = request
@@ -61,7 +61,7 @@ class QueuedRequest:
         self._now = situation.now
 
     def step(self) -> Outcome:
-        """What is to be done now, and when to look again."""
+        """Return the writes that are due now, and the time of the next reconcile."""
         state, until = state_of(self._request), valid_until(self._request)
         if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
             if until is not None and until <= self._now:
@@ -91,12 +91,12 @@ class QueuedRequest:
     # --- pending ---
 
     def _begin(self) -> Outcome:
-        """Take it up; a ResizeRequest of its name is of one before it, and of no use to it."""
+        """Accept responsibility for the request; delete a stale ResizeRequest of the same name."""
         stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return Outcome([*stale, *self._tell(NOT_ACCEPTED).writes])
 
     def _queue(self) -> Outcome:
-        """Find a group for all of it, ask the cloud, and say so once that is done."""
+        """Choose a node group for the whole request and create its ResizeRequest; once that exists, set Accepted."""
         if since(self._request, ACCEPTED) == self._now:
             return Outcome(requeue_at=self._next_scan())
         missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -118,7 +118,7 @@ class QueuedRequest:
     def _choose(self) -> Option | Said:
         situation = self._situation
         pods = requested_pods(self._request, self._reader)
-        assert pods is not None, "all templates are there"
+        assert pods is not None, "all templates exist"
         maker = None
         if situation.settings.makes_pools:
             maker = PoolMaker(situation.cluster, situation.settings.limits, self._index.pools, "queued")
@@ -128,7 +128,7 @@ class QueuedRequest:
             return choose_group(pods, trial.scale_up, maker)
 
     def _accept(self, resize_request: Obj) -> Outcome:
-        """The ResizeRequest was made; without its pool it is of no use."""
+        """Set Accepted with the provisioning details; if the pool is gone, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
@@ -141,7 +141,7 @@ class QueuedRequest:
         return self._now < created(self._request) + RETRY_TIME
 
     def _retry(self, said: Said) -> Outcome:
-        """Say why it is not queued, and look again while that may change."""
+        """Set the condition, and requeue while the request may still be retried."""
         outcome = self._tell(said)
         if self._may_retry():
             outcome.requeue_at = self._next_scan()
@@ -153,17 +153,17 @@ class QueuedRequest:
     # --- later ---
 
     def _after(self, kind: str, wait: Duration, said: Said) -> Outcome:
-        """Say something a while after a condition came true."""
+        """Set a condition a given time after another condition became True."""
         due = (since(self._request, kind) or self._now) + wait
         return self._tell(said) if due <= self._now else Outcome(requeue_at=due)
 
     def _end(self, kind: str) -> Outcome:
-        """Delete it when it has been over for long."""
+        """Delete the request once its final condition is older than the retention time."""
         due = (since(self._request, kind) or self._now) + KEPT_FOR
         return Outcome([Delete(self._key)]) if due <= self._now else Outcome(requeue_at=due)
 
     def _clean_up(self, state: State, outcome: Outcome) -> Outcome:
-        """Delete a ResizeRequest that is of no use any more; with one that is open the cloud stops trying."""
+        """Delete a ResizeRequest that is no longer needed. Deleting an open one makes the cloud stop trying."""
         if self._resize_request is None or state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
             return outcome
         provisioned = since(self._request, PROVISIONED)

@@ -1,4 +1,4 @@
-"""ResizeRequests: what a queued ProvisioningRequest becomes in the cloud, and what the cloud answers.
+"""ResizeRequests, the cloud's form of a queued ProvisioningRequest, and their result.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/{manager,reconciler} and reconciler/reasons.
 """
@@ -46,12 +46,12 @@ _NO_ERROR: Final = Said(
 
 
 def resize_request_key(request: Key) -> Key:
-    """The ResizeRequest of a ProvisioningRequest."""
+    """Return the key of a ProvisioningRequest's ResizeRequest."""
     return Key(scheme.RESIZE_REQUEST, "", resize_request_name(request.namespace, request.name))
 
 
 def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, Any]:
-    """A ResizeRequest for a ProvisioningRequest, yet to be created."""
+    """Return a new ResizeRequest for a ProvisioningRequest."""
     metadata = request["metadata"]
     return {
         "apiVersion": scheme.kind_info(scheme.RESIZE_REQUEST).api_version,
@@ -68,7 +68,7 @@ def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, 
 
 
 def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str, str]:
-    """What a ProvisioningRequest tells of how it is provisioned."""
+    """Return the provisioning class details of a ProvisioningRequest."""
     accelerator = group.machine.accelerator
     names = dict.fromkeys(pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"])
     return {
@@ -84,7 +84,7 @@ def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str,
 
 
 def answer_of(resize_request: Obj | None) -> Said | None:
-    """What the cloud's answer means for the ProvisioningRequest; None if there is nothing new."""
+    """Return the condition that the ResizeRequest's state implies; None if nothing changed."""
     if resize_request is None:
         return MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -102,7 +102,7 @@ def answer_of(resize_request: Obj | None) -> Said | None:
 
 
 def _last_attempt(status: Mapping[str, Any]) -> Said | None:
-    """Why the machines could not be had yet."""
+    """Return the condition for a failed attempt that the cloud retries."""
     condition = find_condition(status, PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None

@@ -1,4 +1,4 @@
-"""One look at the cluster, and what follows: machines asked for, machines given up, nodes marked, pools made and gone.
+"""One autoscaler loop: scale up, scale down, mark nodes, and create or delete pools.
 
 Source: kubernetes-sigs/cluster-autoscaler, pkg/core/static_autoscaler.go (RunOnce).
 """
@@ -27,7 +27,7 @@ _DEVICES = (well_known.GPU, well_known.TPU)
 
 
 class Scan:
-    """See the module. `told` is what pods were told last, by uid, so that nobody is told the same again."""
+    """One loop over the cluster. The last message of each pod is kept by uid, to suppress repeated Events."""
 
     def __init__(
         self, index: ScalingIndex, reader: Reader, situation: Situation, told: MutableMapping[str, str]
@@ -41,7 +41,7 @@ class Scan:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Look, and say what is to be done."""
+        """Compute the decisions of this loop as writes and Events."""
         self._failures.find()
         self._look_again(self._failures.look_at)
         with self._index.nodes.what_if():
@@ -63,7 +63,7 @@ class Scan:
     # --- looking ---
 
     def _young_until(self, pods: Iterable[PodView]) -> Instant | None:
-        """Until when pods are given time to come together; None: for no longer."""
+        """Return the time until which young pods are ignored so that gangs are complete; None if none is young."""
         waits: list[tuple[Instant, Duration]] = [(pod.created, YOUNG) for pod in pods]
         waits = [min(waits)] if waits else []
         accelerated = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
@@ -81,7 +81,7 @@ class Scan:
         return scale_down.remove(last_added, self._draining())
 
     def _candidates(self, fleet: Fleet) -> list[Candidate]:
-        """The nodes that may go."""
+        """Return the nodes that may be scaled down."""
         found = []
         for name, facts in self._index.facts.items():
             if facts.is_coming or facts.stays or facts.going_since is not None:
@@ -93,7 +93,7 @@ class Scan:
         return found
 
     def _is_kept(self, facts: NodeFacts) -> bool:
-        """Whether a node is kept for the ProvisioningRequest it was made for."""
+        """Whether a node is reserved for the ProvisioningRequest that it was provisioned for."""
         resize_request = facts.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.by_resize_request.get(resize_request or "")
         if key is None:
@@ -113,7 +113,7 @@ class Scan:
         return Drain.MOVES if obj is None else drain_of(obj, self._now, is_guarded=is_guarded)
 
     def _draining(self) -> int:
-        """How many nodes are being emptied."""
+        """Return the number of nodes that are draining."""
         machines = [self._index.machines.get(name) for name in self._index.going]
         return sum(machine is not None and not machine.is_leaving for machine in machines)
 
@@ -135,14 +135,14 @@ class Scan:
         self._drop_pools(scale_up)
 
     def _ask(self, scale_up: ScaleUp) -> None:
-        """Make pools, and ask for machines."""
+        """Create pools and request machines."""
         self.outcome.writes += [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             instance = new_instance(group.pool, group.name.zone, self._situation.cluster)
             self.outcome.writes += [Create(instance)] * count
 
     def _tell(self, scale_up: ScaleUp) -> None:
-        """Tell pods what was done for them, or why nothing was; and look again when a group may be tried again."""
+        """Emit the Events of scaled-up and refused pods; requeue when the backoff of a group ends."""
         for uid, groups in scale_up.helped.items():
             self._tell_pod(uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.tell_increase(groups)}")
         for uid, why in scale_up.refused.items():
@@ -161,7 +161,7 @@ class Scan:
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
     def _mark(self, removals: Removals) -> None:
-        """Say of nodes since when nobody needs them, and that they go."""
+        """Update the unneeded-since annotations and ToBeDeleted taints of nodes."""
         marked = [name for name, facts in self._index.facts.items() if facts.unneeded_since is not None]
         for name in dict.fromkeys([*removals.unneeded, *marked]):
             key, facts = Key(scheme.NODE, "", name), self._index.facts[name]
@@ -178,7 +178,7 @@ class Scan:
                 self.outcome.writes.append(Update(marked_unneeded(node, self._now)))
 
     def _drop_pools(self, scale_up: ScaleUp) -> None:
-        """Delete pools that the autoscaler made and nobody needs any more."""
+        """Delete auto-provisioned pools that are empty and not needed."""
         growing = {group.name.pool for group in scale_up.increases}
         for name, groups in self._index.groups.items():
             machines: Sequence[str] = [m for group in groups for m in self._index.machines.of_group(group.name)]

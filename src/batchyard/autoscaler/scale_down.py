@@ -1,9 +1,9 @@
-"""Which nodes nobody needs, and which of them go now.
+"""Scale-down: which nodes are unneeded, and which of them are removed now.
 
-A node is unneeded while little of it is requested and all its pods would find a place elsewhere. It goes when it has
-been unneeded for long enough and no nodes were added lately: empty ones in bulk, others one at a time, slices whole.
-Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown (eligibility, planner, unneeded, budgets) and
-pkg/simulator (cluster.go, utilization).
+A node is unneeded while its utilization is low and all its pods fit elsewhere. It is removed when it has been unneeded
+for long enough and no nodes were added recently: empty nodes in bulk, others one at a time, slices as a whole. Source:
+kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown (eligibility, planner, unneeded, budgets) and pkg/simulator
+(cluster.go, utilization).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,28 +28,28 @@ from batchyard.placement.resources import Profile
 
 # --- drain ---
 #
-# What becomes of the pods of a node that is to go.
+# Drainability of pods on a node that may be removed.
 #
-# Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, volumes on the node's disk
-# keep no node. What disruption budgets say comes last: a pod that says itself that it may go is not asked about them.
+# Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, local volumes do not block.
+# Disruption budgets come last: they do not apply to pods annotated as safe to evict.
 
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _SYSTEM_NAMESPACE: Final = "kube-system"
-#: A pod that has not stopped so long after it should have, and its own time to stop once more, does not count any more.
+#: A pod that is still terminating this long after its grace period, counted twice, is ignored.
 _LATE: Final = 30 * SECOND
 
 
 class Drain(Enum):
-    """What a pod means for its node."""
+    """The effect of a pod on the removal of its node."""
 
-    #: It finds another node, or its controller makes another pod.
+    #: It fits another node, or its controller creates a replacement.
     MOVES = auto()
-    #: It goes with the node.
+    #: It is removed with the node.
     STAYS = auto()
-    #: The node goes when it has ended, and not before.
+    #: The node may be removed only after the pod has ended.
     WAITS = auto()
-    #: The node has to stay.
+    #: The node must stay.
     BLOCKS = auto()
 
 
@@ -57,7 +57,7 @@ _SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
 
 
 def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
-    """What a pod means for its node; one is guarded of whose disruption budget nothing is left."""
+    """Return the effect of a pod; `is_guarded`: its disruption budget allows no disruption."""
     deleted = pod["metadata"].get("deletionTimestamp")
     grace = grace_period(pod["spec"]) * SECOND
     if deleted is not None and parse_time(deleted) + grace + _LATE < now:
@@ -72,36 +72,36 @@ def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
 
 
 DrainOf: TypeAlias = Callable[[PodView, bool], Drain]
-"""What a pod means for its node, and whether nothing is left of its disruption budget."""
+"""Returns the effect of a pod, given whether its disruption budget allows no disruption."""
 
 
 class Candidate(NamedTuple):
-    """A node that may go."""
+    """A node that may be removed."""
 
     name: str
     group: NodeGroup
     is_ready: bool
-    #: Since when it is unneeded, as far as it is known to be.
+    #: Unneeded since this time, if known.
     since: Instant | None
 
 
 @dataclass(slots=True)
 class Removals:
-    """What is to be done."""
+    """The result of a scale-down."""
 
     #: The nodes that are unneeded now.
     unneeded: dict[str, Candidate] = field(default_factory=dict)
-    #: The nodes that go, with the pods that are to move.
+    #: The nodes to remove, with the pods to move.
     going: dict[str, Sequence[PodView]] = field(default_factory=dict)
     look_at: Instant | None = None
 
     def look_again(self, when: Instant) -> None:
-        """Something is due at an instant."""
+        """Requeue no later than at this time."""
         self.look_at = when if self.look_at is None else min(when, self.look_at)
 
 
 class ScaleDown:
-    """See the module. It moves pods on the nodes themselves: only for use in a trial."""
+    """The scale-down of one loop. It moves pods on the nodes themselves: use only within `what_if`."""
 
     def __init__(self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, drain_of: DrainOf) -> None:
         self._nodes = nodes
@@ -109,19 +109,19 @@ class ScaleDown:
         self._limits = limits
         self._situation = situation
         self._drain_of = drain_of
-        #: What is left of disruption budgets once the pods of the nodes found so far have left.
+        #: The disruptions that budgets allow after the moves so far.
         self._budgets = nodes.budgets.rest()
         self._moving: dict[str, Sequence[PodView]] = {}
-        #: Nodes with pods that are to end by themselves first.
+        #: Nodes with pods that must end first.
         self._waiting: dict[str, None] = {}
-        #: Nodes to which nobody moves: taken away as soon as anybody does.
+        #: Nodes that must not receive pods; removed from the snapshot before the first move.
         self._gone: list[str] = []
         self.removals = Removals()
 
     def find_unneeded(
         self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
     ) -> None:
-        """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
+        """Find unneeded nodes. Nodes in `awaited` are needed; pods do not move to `upcoming` nodes."""
         self._gone += upcoming
         for candidate in sorted(candidates, key=self._turn):
             node = self._nodes.get(candidate.name)
@@ -138,7 +138,7 @@ class ScaleDown:
                     self._waiting[candidate.name] = None
 
     def remove(self, last_added: Instant | None, draining: int) -> Removals:
-        """Decide which of the unneeded nodes go now."""
+        """Return the unneeded nodes to remove now."""
         now, patience = self._situation.now, self._situation.settings.patience
         due = [c for c in self.removals.unneeded.values() if c.name not in self._waiting and self._is_due(c)]
         calm = now if last_added is None else last_added + patience.after_add
@@ -151,7 +151,7 @@ class ScaleDown:
     # --- which are unneeded ---
 
     def _turn(self, candidate: Candidate) -> tuple[bool, bool, str]:
-        """Those that were unneeded before come first, then empty ones."""
+        """Sort key: already unneeded nodes first, then empty ones."""
         node = self._nodes.get(candidate.name)
         return candidate.since is None, node is not None and bool(node.pods), candidate.name
 
@@ -167,7 +167,7 @@ class ScaleDown:
         )
 
     def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
-        """Move pods of a node elsewhere, if all find places; the node is not there any more then."""
+        """Move the pods of a node elsewhere if all fit; the node is then removed from the snapshot."""
         view, moved = node.view, list[PodView]()
         self._gone.append(node.name)
         while pods and self._gone:
@@ -184,14 +184,14 @@ class ScaleDown:
         return True
 
     def _place_for(self, pod: PodView) -> str:
-        """A node that a pod fits; '' if there is none. Which it would rather have is not asked."""
+        """Return a node that the pod fits; '' if none. Scores other than resources are ignored."""
         shortlist = self._nodes.shortlists.of(pod.shape, Profile.BALANCED)
         return shortlist.best(Filters(pod, self._nodes).passes)
 
     # --- which go ---
 
     def _is_due(self, candidate: Candidate) -> bool:
-        """Whether it was unneeded for long enough."""
+        """Whether the node was unneeded for long enough."""
         since = self._situation.now if candidate.since is None else candidate.since
         wait = self._situation.settings.patience.unneeded if candidate.is_ready else UNREADY_TIME
         if since + wait > self._situation.now:
@@ -200,7 +200,7 @@ class ScaleDown:
         return True
 
     def _remove_due(self, due: Sequence[Candidate], draining: int) -> None:
-        """Slices first, then empty nodes, then others; what is too much for now goes at the next look."""
+        """Remove slices first, then empty nodes, then others, within the limits of one loop."""
         budget, drains = PARALLEL_MAX - draining, DRAIN_MAX - draining
         slices: dict[NodeGroup, list[Candidate]] = {}
         single: list[Candidate] = []

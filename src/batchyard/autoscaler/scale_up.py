@@ -1,8 +1,8 @@
-"""Which node groups grow, and for whom: tried on the cluster as it would be, one unit after the other.
+"""Scale-up: which node groups grow for which pods, simulated on the upcoming cluster, one unit after the other.
 
-A unit first takes what room is left, then new nodes, of pools there are or else of new ones. A gang of which one pod
-finds no place gets nothing. All that can be helped is helped in one look, where upstream grows one group a look.
-Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
+A unit first takes free room, then new nodes of existing pools, or else of new pools. A gang with a pod that fits
+nowhere gets nothing. One loop scales up for all units, whereas upstream grows one group per loop. Source:
+kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
 pkg/processors/status/eventing_scale_up_processor.go.
 """
 
@@ -23,14 +23,14 @@ from batchyard.placement.cluster_snapshot import Nodes
 
 # --- zones ---
 #
-# How new nodes of a pool are spread over its zones: evenly, or to wherever the cloud has them.
+# Distribution of a pool's new nodes over its zones: balanced, or where the cloud has capacity.
 #
 # Sources: kubernetes-sigs/cluster-autoscaler, pkg/processors/nodegroupset/balancing_processor.go; GKE's autoscaler,
-# pkg/processors/locationpolicy, which asks the cloud for advice where a zone may be any.
+# pkg/processors/locationpolicy, which asks the cloud for advice with the location policy ANY.
 
 
 def spread(groups: Sequence[NodeGroup], count: int, fleet: Fleet, cluster: Obj) -> dict[NodeGroup, int]:
-    """How many new nodes each group of a pool gets; groups that get none are left out."""
+    """Return the number of new nodes of each group of a pool; zeros are omitted."""
     given = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
         _give_where_known(given, count, fleet, cluster)
@@ -39,7 +39,7 @@ def spread(groups: Sequence[NodeGroup], count: int, fleet: Fleet, cluster: Obj) 
 
 
 def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: Fleet, cluster: Obj) -> None:
-    """Give to the first zone that is known to have all; else to those that have most."""
+    """Prefer the first zone that is known to have all machines, else the zones with the most."""
     have = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in given}
     whole = [group for group in given if have[group] >= count]
     for group in whole[:1] or sorted(given, key=lambda group: -have[group]):
@@ -48,7 +48,7 @@ def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: Fleet, clu
 
 
 def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: Fleet) -> None:
-    """Give one by one to the smallest that has room."""
+    """Add nodes one by one to the smallest group that has room."""
     for _ in range(count):
         open_groups = [group for group in given if given[group] < fleet.room(group)]
         if not open_groups or not _room_of_pool(open_groups[0], given, fleet):
@@ -65,7 +65,7 @@ NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing st
 
 
 class Situation(NamedTuple):
-    """What a look at the cluster goes by."""
+    """Cluster, settings and time of one loop."""
 
     cluster: Obj
     settings: ScalingSettings
@@ -73,21 +73,21 @@ class Situation(NamedTuple):
 
 
 class NewPools(Protocol):
-    """Pools that could be made for pods."""
+    """Pools that could be created for pods."""
 
     def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[Option]:
-        """The pools that would help."""
+        """Return the pools that would help."""
 
     def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
-        """Why none would help a pod."""
+        """Return why no new pool would help a pod."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """What would be done for one unit."""
+    """The planned scale-up for one unit."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
-    #: By uid, the names of the nodes that pods go to.
+    #: Node name by pod uid.
     places: dict[str, str] = field(default_factory=dict)
     increases: dict[NodeGroup, int] = field(default_factory=dict)
     helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
@@ -95,9 +95,9 @@ class Draft:
 
 
 class ScaleUp:
-    """See the module. What is decided stays in the nodes and in the fleet, for what comes after to find.
+    """The scale-up plan so far. Decisions are applied to the nodes and the group state at once, for later units to see.
 
-    Only within `nodes.what_if()`.
+    Use only within `nodes.what_if()`.
     """
 
     def __init__(
@@ -109,20 +109,20 @@ class ScaleUp:
         self.situation = situation
         self._new_pools = new_pools
         self._before: dict[GroupName, int] = {}
-        #: By the group itself: pools that could be made share a name.
+        #: By the group object: pools that could be created share names.
         self._misfits: dict[tuple[NodeGroup, Kind], tuple[str, ...]] = {}
         self._hopeless: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
-        #: NodePools to be made, and by how much groups grow.
+        #: The NodePools to create, and the increase of each group.
         self.pools: list[Obj] = []
         self.increases: dict[NodeGroup, int] = {}
-        #: By uid: the groups that grow for a pod, why none does, and the nodes that pods would go to.
+        #: By pod uid: the groups that grow for the pod, why none does, and the node it would get.
         self.helped: dict[str, Sequence[NodeGroup]] = {}
         self.refused: dict[str, str] = {}
         self.places: dict[str, str] = {}
         self.new_nodes: dict[str, None] = {}
 
     def help(self, unit: Unit) -> bool:
-        """Find places for a unit; whether all its pods have one."""
+        """Find nodes for a unit; return whether all its pods have one."""
         kinds = kinds_of(unit.pods, self.nodes)
         alike = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
         if alike in self._hopeless:
@@ -145,7 +145,7 @@ class ScaleUp:
         return not left
 
     def complete_slices(self) -> None:
-        """Let slices become whole of which only a part was asked for."""
+        """Add the missing machines of slices that were requested only in part."""
         draft = Draft()
         for group in self.fleet.groups.values():
             for _ in range(self.fleet.lack(group)):
@@ -153,7 +153,7 @@ class ScaleUp:
         self._apply(draft)
 
     def grow_to_least(self) -> None:
-        """Let groups grow that are smaller than they may be."""
+        """Grow groups that are below their minimum size."""
         for groups in self.fleet.pools():
             for group in groups:
                 lack = group.size.least - self.fleet.size(group)
@@ -161,7 +161,7 @@ class ScaleUp:
             self._grow(groups, groups[0].total.least - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
     def backoffs_end(self) -> Instant | None:
-        """When the first backoff ends after which there is use in asking again, as far as is known."""
+        """Return when the first known backoff ends after which a retry makes sense."""
         cluster, now = self.situation.cluster, self.situation.now
         ends = []
         for group in self.fleet.groups.values():
@@ -172,7 +172,7 @@ class ScaleUp:
         return min(ends, default=None)
 
     def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
-        """How groups grow, as events tell it: `[{pool 0->2 (max: 24)}]`."""
+        """Format the growth of groups as in upstream's Events: `[{pool 0->2 (max: 24)}]`."""
         told = [
             f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
             f"(max: {min(group.size.most, group.total.most)})}}"
@@ -181,20 +181,20 @@ class ScaleUp:
         return f"[{' '.join(told)}]"
 
     def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
-        """The kinds of pods that fit a new node of a group."""
+        """Return the kinds of pods that fit a new node of the group."""
         return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
 
     def alike(
         self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
     ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
-        """Groups by the kinds of pods that fit them."""
+        """Group the node groups by the kinds of pods that fit them."""
         found: dict[tuple[Kind, ...], list[NodeGroup]] = {}
         for group in groups:
             found.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
         return found
 
     def option(self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]) -> Option | None:
-        """What new nodes of groups that are alike would do for pods; the rest does not fit them."""
+        """Return the new nodes that similar groups would get for the pods; `rest` does not fit them."""
         group = groups[0]
         most = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
         most = min(most, group.total.most - self.fleet.pool_size(group))
@@ -205,7 +205,7 @@ class ScaleUp:
         return Option(groups, whole, [*packed.left, *rest])
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
-        """Add nodes for nobody."""
+        """Add nodes without pods."""
         if count <= 0:
             return
         able = [group for group in groups if self._may_grow(group)]
@@ -219,7 +219,7 @@ class ScaleUp:
     # --- one unit ---
 
     def _fill(self, draft: Draft, unit: Unit) -> Sequence[PodView]:
-        """Find places for as many as possible; those who have none."""
+        """Find nodes for as many pods as possible; return the rest."""
         placings = Placings(self.nodes)
         left: Sequence[PodView] = placings.put(unit.pods)
         draft.places.update(placings.places)
@@ -231,7 +231,7 @@ class ScaleUp:
         return left
 
     def _choose(self, left: Sequence[PodView], unit: Unit) -> Option | None:
-        """The best option; for a gang one that helps all who are left, if there is any."""
+        """Return the best option; for a gang one that helps all remaining pods, if there is any."""
         kinds = kinds_of(left, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
         if self._new_pools and (not options or (unit.is_gang and all(option.left for option in options))):
@@ -242,13 +242,13 @@ class ScaleUp:
         return best_option(whole or options, self.situation.settings) if options else None
 
     def _is_promising(self, option: Option) -> bool:
-        """Whether all the new nodes may come. Groups that failed lately are tried if the cloud is known to have all."""
+        """Whether all the new nodes are likely to come. Recently failed groups need known capacity in the cloud."""
         if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.situation.cluster)
 
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
-        """What the groups of a pool could do; those that fit the same pods do it together."""
+        """Return the options of a pool's groups; groups that fit the same pods share one."""
         found = []
         for fitting, similar in self.alike(list(filter(self._may_grow, groups)), kinds).items():
             pods = [pod for kind in fitting for pod in kinds[kind]]
@@ -259,13 +259,13 @@ class ScaleUp:
         return found
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Whether a group grows for pods. Queued ones grow for ProvisioningRequests alone."""
+        """Whether a group may grow for pods. Queued groups grow for ProvisioningRequests only."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.situation.now)
 
     def _take(self, option: Option, draft: Draft) -> Sequence[PodView]:
-        """Count on the new nodes of an option; who is left."""
+        """Add the new nodes of an option to the draft; return the remaining pods."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
             others = groups_of(option.group.pool, self.situation.cluster)
@@ -292,7 +292,7 @@ class ScaleUp:
             draft.places[pod.uid] = view.name
 
     def _apply(self, draft: Draft) -> None:
-        """Count on all of it."""
+        """Add a unit's draft to the plan."""
         self.new_nodes.update(draft.new_nodes)
         self.places.update(draft.places)
         for group, count in draft.increases.items():
@@ -302,21 +302,21 @@ class ScaleUp:
         self._hopeless.clear()
 
     def _drop(self, draft: Draft) -> None:
-        """Count on nothing of it."""
+        """Undo a unit's draft in the group state and the limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
             self.limits.take(group.uses, -count)
         for pool in draft.pools:
             self.fleet.remove(pool["metadata"]["name"])
 
-    # --- who is not helped ---
+    # --- refused pods ---
 
     def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], why: Mapping[Kind, str]) -> None:
         for kind, pods in kinds.items():
             self.refused.update(dict.fromkeys([pod.uid for pod in pods], why[kind]))
 
     def _why(self, pod: PodView, kind: Kind, unit: Unit) -> str:
-        """Why no group grows for a pod: each reason with the number of groups it holds for."""
+        """Return why no group grows for a pod: each reason with the number of groups."""
         reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
@@ -327,14 +327,14 @@ class ScaleUp:
         return self._new_pools.why_not(pod, self)
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
-        """Why a group does not grow for a pod."""
+        """Return why a group does not grow for a pod."""
         return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
 
     def _obstacle(self, group: NodeGroup) -> str:
         return self.fleet.obstacle(group, self.limits, self.situation.now)
 
     def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
-        """Why a pod does not fit a group; known for all that do not mind other pods."""
+        """Return why a pod does not fit a group; cached for pods without inter-pod rules."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
         known = self._misfits.get((group, kind))
@@ -344,7 +344,7 @@ class ScaleUp:
 
 
 def tell_reasons(reasons: Sequence[str]) -> str:
-    """Each reason with the number of groups it holds for."""
+    """Format each reason with its number of groups."""
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1

@@ -1,4 +1,4 @@
-"""What a Cluster says of its autoscaler, and what goes where it says nothing.
+"""Autoscaler settings of a Cluster, with defaults.
 
 Sources: the flags of kubernetes-sigs/cluster-autoscaler (pkg/config/flags) and its core/static_autoscaler.go; GKE's
 autoscaler, pkg/cloudprovider/gke/gke_cloud_provider_impl.go (provision times).
@@ -13,21 +13,20 @@ from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.placement.resources import Profile
 
-#: A node that is not ready goes after this time.
+#: Nodes that are not ready are removed after this time.
 UNREADY_TIME: Final = 20 * MINUTE
-#: At most so many nodes go at once, and so many of them with pods.
+#: At most PARALLEL_MAX nodes are removed at once, and DRAIN_MAX of them with pods.
 PARALLEL_MAX: Final = 10
 DRAIN_MAX: Final = 1
-#: What pods of a node that goes have to stop, in seconds, whatever they ask for; and after how long the node is kept
-#: if they have not.
+#: Maximum grace period of evicted pods, in seconds. A node that is not drained after DRAIN_TIME is kept.
 GRACE_MAX: Final = 600
 DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
-#: Pods below this priority get no nodes.
+#: Pods below this priority do not trigger a scale-up.
 EXPENDABLE_BELOW: Final = -10
-#: Pods are given time to come all together: after the oldest one, and after the oldest one that wants accelerators.
+#: Delays for the pods of a gang to arrive: since the oldest pod, and since the oldest pod with accelerators.
 YOUNG: Final = 2 * SECOND
 YOUNG_ACCELERATED: Final = 30 * SECOND
-#: How long machines may take to become nodes, by what they are; others: what the Cluster says.
+#: How long machines may take to become nodes, by type; otherwise the Cluster's maxNodeProvisionTime.
 TPU_PROVISION_TIME: Final = 10 * HOUR
 FLEX_START_PROVISION_TIME: Final = 30 * MINUTE
 QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
@@ -35,19 +34,19 @@ QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
 _PROVISION_TIME: Final = 15 * MINUTE
 _SCAN_INTERVAL: Final = 10 * SECOND
 _THRESHOLD: Final = "0.5"
-#: Limits of memory are in units of this many bytes.
+#: Bytes per unit of memory limits.
 _GIGABYTE: Final = 1 << 30
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Patience(NamedTuple):
-    """How long nodes are kept that nobody needs: since they are unneeded, and since nodes were added."""
+    """How long a node must be unneeded before removal, and how long scale-down pauses after a scale-up."""
 
     unneeded: Duration
     after_add: Duration
 
 
-#: GKE publishes no figures for its profile that saves nodes: those are assumed.
+#: GKE publishes no values for its profile optimize-utilization: those are assumed.
 _PATIENCE: Final[Mapping[Profile, Patience]] = {
     Profile.BALANCED: Patience(10 * MINUTE, 10 * MINUTE),
     Profile.OPTIMIZE_UTILIZATION: Patience(2 * MINUTE, 2 * MINUTE),
@@ -55,7 +54,7 @@ _PATIENCE: Final[Mapping[Profile, Patience]] = {
 
 
 class Limit(NamedTuple):
-    """How much of a resource the cluster has at least and at most: cores, bytes, accelerators."""
+    """Minimum and maximum of a resource in the cluster: cores, bytes or accelerators."""
 
     least: int
     most: int
@@ -63,28 +62,28 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """See the module."""
+    """Autoscaler settings of a Cluster."""
 
     profile: Profile
     expander: str
-    #: Patterns of the names of pools, most wanted first.
+    #: Patterns of pool names, highest priority first.
     priorities: tuple[str, ...]
     scan_interval: Duration
     patience: Patience
-    #: In billionths of what a node has.
+    #: In billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
     limits: Mapping[str, Limit]
-    #: Whether pools are made for pods that fit none.
+    #: Whether pools are created for pods that fit no existing pool.
     makes_pools: bool
 
     def next_scan(self, start: Instant, now: Instant) -> Instant:
-        """The first instant not before now at which the cluster is looked at: every so often since its start."""
+        """Return the first scan instant not before `now`: multiples of the scan interval since `start`."""
         return start + -(-(now - start) // self.scan_interval) * self.scan_interval
 
 
 def settings_of(cluster: Obj) -> ScalingSettings:
-    """The settings of a Cluster."""
+    """Return the settings of a Cluster."""
     said: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _NOTHING
     profile = Profile(said.get("profile", Profile.BALANCED.value))
     unneeded, after_add = _PATIENCE[profile]

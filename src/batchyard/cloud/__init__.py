@@ -1,5 +1,5 @@
-"""The simulated cloud: controllers that make Instances out of wishes, and Nodes out of Instances, as GCE and GKE do.
+"""The simulated cloud: controllers that provision machines for Instances and register Nodes, like GCE and GKE.
 
-Nothing else in batchyard knows it. Whoever wants a machine creates an Instance, whoever gives one up deletes it; a
-real cloud would be other controllers over the same objects.
+The rest of batchyard does not depend on it: clients create an Instance to request a machine, and delete it to release
+it. A real cloud would be other controllers for the same objects.
 """

@@ -1,9 +1,9 @@
-"""Who gets a machine: one pass over all who want one, first come first served.
+"""Machine allocation: one pass over all pending requests, in order of creation.
 
-Instances that are asked for get one or fail, at once. Those of a slice of TPUs get theirs together or fail together. A
-ResizeRequest waits until all its machines can be had, and then its Instances are made and served before others. An
-Instance that failed is for the autoscaler to give up; in a pool without one it is tried again when something is free,
-as a managed instance group does.
+A requested Instance gets a machine or fails at once. The Instances of a TPU slice get their machines together or fail
+together. A ResizeRequest waits until all its machines are available; its Instances are then created and served first.
+The autoscaler deletes failed Instances. In a pool without autoscaling they are retried when capacity is freed, as in a
+managed instance group.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ _PROVISIONED: Final = "Provisioned"
 
 
 class Ask(NamedTuple):
-    """Somebody who wants machines: Instances that come together, or a ResizeRequest."""
+    """A request for machines: Instances that are served together, or a ResizeRequest."""
 
     turn: tuple[int, Instant, str]
     instances: Sequence[Obj]
@@ -39,7 +39,7 @@ class Ask(NamedTuple):
 
 
 class Allocation:
-    """One pass: what is left, and what is written."""
+    """One pass: the remaining capacity, and the writes."""
 
     def __init__(self, index: CapacityIndex, reader: Reader, cluster: Obj, now: Instant) -> None:
         self.writes: list[Write] = []
@@ -54,7 +54,7 @@ class Allocation:
             self._stock.take(demand_of(slot, self._pool(slot.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Serve all who want machines."""
+        """Serve all pending requests."""
         for ask in sorted(self._asks(), key=lambda ask: ask.turn):
             if ask.request is not None:
                 self._serve_request(ask.request)
@@ -62,7 +62,7 @@ class Allocation:
                 self._serve(ask.instances)
 
     def _asks(self) -> Iterator[Ask]:
-        """All who may be served; slices as one."""
+        """Yield the requests that may be served; a slice is one request."""
         slices: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.asking.items():
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
@@ -81,7 +81,7 @@ class Allocation:
                 yield Ask(_turn(request), (), request)
 
     def _is_growing(self, name: str, asking: int) -> bool:
-        """Whether the rest of a slice is yet to be asked for: by the autoscaler, or by the pool itself."""
+        """Whether the autoscaler or the pool will still create further Instances of a slice."""
         pool = self._pool(name)
         hosts = 1 if pool is None else hosts_of_slice(pool, self._catalog)
         if pool is None or asking + self._index.hosts_in(name) >= hosts:
@@ -94,10 +94,10 @@ class Allocation:
     # --- Instances ---
 
     def _serve(self, instances: Sequence[Obj]) -> None:
-        """Give Instances that come together their machines, or say why not."""
+        """Allocate machines to Instances that are served together, or fail them."""
         slot = slot_of(instances[0])
         pool = self._pool(slot.pool)
-        assert pool is not None, "who asks has a pool"
+        assert pool is not None, "a served Instance has a pool"
         refusal = self._refusal(slot, pool, instances)
         if refusal is None:
             self._stock.take(demand_of(slot, pool, self._catalog), len(instances))
@@ -122,14 +122,14 @@ class Allocation:
             self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
 
     def _wait_for(self, refusal: Refusal) -> None:
-        """Look again when the refusal no longer holds, if that is known."""
+        """Retry when the refusal expires, if that is known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
 
     # --- ResizeRequests ---
 
     def _serve_request(self, request: Obj) -> None:
-        """Accept a ResizeRequest, make its Instances once all can have a machine, and tell when they have."""
+        """Advance a ResizeRequest: accept it, create its Instances when they all fit, report success at the end."""
         phases = self._index.of_request(request["metadata"]["uid"])
         missing = request["spec"]["count"] - len(phases)
         failed = next((name for name, phase in phases.items() if phase == FAILED), None)
@@ -142,7 +142,7 @@ class Allocation:
             self._tell(request, SUCCEEDED, None)
 
     def _serve_missing(self, request: Obj, count: int) -> None:
-        """Make so many Instances if all can have a machine now; wait for capacity, but not for what will never be."""
+        """Create `count` Instances if all can be allocated now; wait for capacity, but fail permanent errors."""
         spec = request["spec"]
         pool = self._pool(spec["pool"])
         if pool is None or spec["zone"] not in zones_of(pool, self._cluster):
@@ -166,13 +166,13 @@ class Allocation:
         self._tell(request, ACCEPTED, None)
 
     def _refusal_of(self, name: str) -> Refusal | None:
-        """Why an Instance failed."""
+        """Return why an Instance failed."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", name))
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else Refusal(error["code"], error["message"])
 
     def _tell(self, request: Obj, state: str, why_not: Refusal | None) -> None:
-        """Write how a ResizeRequest stands, if that is new."""
+        """Write the state of a ResizeRequest, if it changed."""
         old = request.get("status") or {}
         conditions = with_condition(
             old.get("conditions") or [],
@@ -190,33 +190,33 @@ class Allocation:
 
 
 def _may_be_served(instance: Obj, pool: Obj) -> bool:
-    """Whether an Instance still wants a machine."""
+    """Whether an Instance still needs a machine."""
     phase = phase_of(instance)
     return not is_leaving(instance) and (not phase or (phase == FAILED and not is_autoscaled(pool)))
 
 
 def _turn(obj: Obj) -> tuple[int, Instant, str]:
-    """Where one stands in line. The Instances of a ResizeRequest are first: it has waited for their machines."""
+    """Sort key of a request. Instances of a ResizeRequest come first: it has waited for their machines."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
 
 def _error(refusal: Refusal) -> dict[str, str]:
-    """A refusal as the status of an object has it."""
+    """Format a refusal as the error in an object's status."""
     return {"code": refusal.code, "message": refusal.message}
 
 
 # --- capacity ---
 #
-# The controller of capacity: whoever wants a machine is looked at together, so that none is given twice.
+# Capacity controller: handles all requests in one pass, so that no machine is allocated twice.
 
 
-#: One key for all: the runner looks at a key again only when all it wrote before is known.
+#: One key for all requests: the runner reconciles a key again only after its previous writes are visible.
 _EVERYBODY: Final = Key(scheme.CLUSTER, "", "")
 
 
 class Capacity:
-    """Gives machines to Instances and ResizeRequests."""
+    """Allocates machines to Instances and ResizeRequests."""
 
     name = "cloud-capacity"
     rank = 0
@@ -226,11 +226,11 @@ class Capacity:
         self._index = CapacityIndex()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Everybody, if there is somebody whom the change may help."""
+        """Return the common key if the change may help a pending request."""
         return (_EVERYBODY,) if self._index.note(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Serve all who want machines."""
+        """Serve all pending requests."""
         cluster = only_cluster(reader)
         if cluster is None:
             return Outcome()

@@ -1,4 +1,4 @@
-"""Which machines are in use, and who waits for one: built from the changes of Instances and ResizeRequests."""
+"""Index of machines in use and of pending requests, from watch events of Instances and ResizeRequests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,13 +18,13 @@ from batchyard.cloud.catalog.instances import (
 )
 from batchyard.interfaces.client import EventType, WatchEvent
 
-#: The phases in which there is a machine; one that crashed keeps its place until it is given up.
+#: The phases with a machine; a crashed Instance keeps its place until it is deleted.
 _IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
 _OPEN: Final = frozenset({"", "ACCEPTED"})
 
 
 class CapacityIndex:
-    """Machines in use by slot, Instances and ResizeRequests without machines."""
+    """Machines in use by slot; pending Instances and ResizeRequests."""
 
     def __init__(self) -> None:
         self._held: dict[str, Slot] = {}
@@ -35,29 +35,29 @@ class CapacityIndex:
 
     @property
     def in_use(self) -> Mapping[Slot, int]:
-        """How many machines of each slot are in use."""
+        """The number of machines in use by slot."""
         return self._counts
 
     @property
     def asking(self) -> Mapping[str, str]:
-        """The names of Instances without a machine, the Failed included, with their pools."""
+        """The names of Instances without a machine, failed ones included, with their pools."""
         return self._asking
 
     @property
     def requests(self) -> Sequence[str]:
-        """The names of ResizeRequests that are not done."""
+        """The names of open ResizeRequests."""
         return tuple(self._requests)
 
     def of_request(self, uid: str) -> Mapping[str, str]:
-        """The Instances that were made for a ResizeRequest by name, with their phases."""
+        """Return the phases of a ResizeRequest's Instances, by name."""
         return self._of_request.get(uid) or {}
 
     def hosts_in(self, pool: str) -> int:
-        """How many machines of a pool are in use."""
+        """Return how many machines of a pool are in use."""
         return sum(count for slot, count in self._counts.items() if slot.pool == pool)
 
     def note(self, event: WatchEvent) -> bool:
-        """Take note of a change; whether somebody waits who may be served because of it."""
+        """Apply a watch event; return whether it may help a pending request."""
         if event.key.kind == scheme.INSTANCE:
             helps = self._note_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
@@ -80,7 +80,7 @@ class CapacityIndex:
         return self._note_of_request(instance, gone) or freed or new
 
     def _note_held(self, name: str, slot: Slot | None) -> bool:
-        """Count a machine where it is now; whether its place is free."""
+        """Count a machine in its current slot; return whether its previous place is free."""
         before = self._held.get(name)
         if before == slot:
             return False
@@ -95,7 +95,7 @@ class CapacityIndex:
         return before is not None
 
     def _note_of_request(self, instance: Obj, gone: bool) -> bool:
-        """Keep the phases of a ResizeRequest's Instances; whether it has some."""
+        """Record the phase of a ResizeRequest's Instance; return whether it belongs to one."""
         request = annotation(instance, well_known.RESIZE_REQUEST_UID)
         if request is None:
             return False
@@ -109,7 +109,7 @@ class CapacityIndex:
         return True
 
     def _note_request(self, event: WatchEvent) -> bool:
-        """Keep a ResizeRequest while it is open; whether it is new."""
+        """Keep a ResizeRequest while it is open; return whether it is new."""
         name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
         new = name not in self._requests
         if event.type is not EventType.DELETED and state in _OPEN:
@@ -120,12 +120,12 @@ class CapacityIndex:
 
 
 def slot_of(instance: Obj) -> Slot:
-    """The slot of an Instance."""
+    """Return the slot of an Instance."""
     spec = instance["spec"]
     return Slot(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
 
 
 def _holds(instance: Obj) -> bool:
-    """Whether the Instance keeps a machine from others. One that crashed and was given up does not."""
+    """Whether the Instance occupies capacity. A crashed one that is being deleted does not."""
     phase = phase_of(instance)
     return phase in _IN_USE and not (phase == CRASHED and is_leaving(instance))

@@ -1,7 +1,7 @@
-"""What the cloud has left, and why it cannot give what is asked for.
+"""Remaining capacity of the cloud, and the errors of requests that exceed it.
 
-Capacity, reservations, quotas and placement groups are as the Cluster says now; what is taken is counted from the
-machines there are. The codes and messages are GCE's, as GKE's autoscaler recognizes them (kubernetes/autoscaler,
+Capacity, reservations, quotas and placement groups come from the Cluster; usage is counted from existing machines.
+Codes and messages are GCE's, as GKE's autoscaler recognizes them (kubernetes/autoscaler,
 cloudprovider/gce/autoscaling_gce_client.go GetErrorInfo; GKE's pkg/backoff/future_reservations_backoff.go).
 """
 
@@ -32,7 +32,7 @@ LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
 
 
 class Refusal(NamedTuple):
-    """Why a machine cannot be had, and when it can be if that is known."""
+    """The error of a request, and the time of the next try if known."""
 
     code: str
     message: str
@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Machines of which one is as good as the other: of one pool, in one zone."""
+    """Key of interchangeable machines: one pool, one zone."""
 
     pool: str
     zone: str
@@ -50,7 +50,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the machines of a slot take from the cloud, each."""
+    """What one machine of a slot takes from the cloud."""
 
     machine: MachineType
     zone: str
@@ -60,7 +60,7 @@ class Demand:
 
 
 def demand_of(slot: Slot, pool: Obj | None, catalog: Catalog) -> Demand:
-    """What one machine of a slot takes; `pool` is the slot's, if it is still there."""
+    """Return what one machine of a slot takes; `pool` is the slot's, if it still exists."""
     if pool is None:
         return Demand(catalog.machine(slot.machine_type), slot.zone, slot.provisioning)
     spec = pool["spec"]
@@ -69,7 +69,7 @@ def demand_of(slot: Slot, pool: Obj | None, catalog: Catalog) -> Demand:
 
 
 def invalid(slot: Slot, pool: Obj, catalog: Catalog) -> Refusal | None:
-    """Why a slot asks for what there never is."""
+    """Return the error of a slot with invalid parameters; None if they are valid."""
     if slot.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{slot.machine_type}'. There is no such machine type."
         return Refusal(INVALID_MACHINE_TYPE, message)
@@ -81,7 +81,7 @@ def invalid(slot: Slot, pool: Obj, catalog: Catalog) -> Refusal | None:
 
 
 class Stock:
-    """What is left: takings are counted, and looked up by what they are of."""
+    """The capacity in use, counted by demand, and checks against the limits."""
 
     def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
         self._cluster = cluster
@@ -90,15 +90,15 @@ class Stock:
         self._taken: dict[Demand, int] = {}
 
     def take(self, demand: Demand, count: int = 1) -> None:
-        """So many machines are in use."""
+        """Count `count` machines as used."""
         self._taken[demand] = self._taken.get(demand, 0) + count
 
     def refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
-        """Why so many machines cannot be had; None: they can."""
+        """Return why `count` machines are refused; None if they are available."""
         return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
 
     def quota_refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
-        """Whether the project may not have so many more."""
+        """Return the error if `count` more machines exceed a quota."""
         for quota in self._cluster["spec"].get("quotas") or ():
             name, limit = quota["name"], quota["limit"]
             wanted = count * _counted(name, demand)
@@ -108,7 +108,7 @@ class Stock:
         return None
 
     def capacity_refusal(self, demand: Demand, count: int = 1) -> Refusal | None:
-        """Whether the cloud does not have so many, or not together."""
+        """Return the error if the cloud lacks capacity for `count` machines; None if it has it."""
         found = self._placement_refusal(demand, count)
         if found is not None:
             return found
@@ -164,7 +164,7 @@ class Stock:
 
 
 def _counted(quota: str, demand: Demand) -> int:
-    """How much one machine counts against a quota: of cpus, of an accelerator, or of its machine type."""
+    """Return what one machine counts against a quota: of cpus, an accelerator or its machine type."""
     machine = demand.machine
     if quota == "cpus":
         return machine.cpu_milli // 1000
@@ -174,12 +174,12 @@ def _counted(quota: str, demand: Demand) -> int:
 
 
 def _rows_for(demand: Demand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """The rows of the cloud's capacity that bound a demand; without one there is no bound."""
+    """Return the capacity rows that limit a demand; without a row there is no limit."""
     return (row for row in cluster["spec"].get("capacity") or () if _is_of(row, demand))
 
 
 def _is_of(row: Mapping[str, Any], demand: Demand) -> bool:
-    """Whether a machine is one of a row; those of reservations are apart."""
+    """Whether a row applies to a machine; reserved machines are counted separately."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
     return row.get("provisioning") in {None, demand.provisioning}

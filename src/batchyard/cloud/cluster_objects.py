@@ -1,4 +1,4 @@
-"""A Cluster from a file, as the objects a world begins with; and what the catalogue has to say against it."""
+"""Objects of a Cluster file, and its validation against the catalog."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,23 +13,23 @@ from batchyard.cloud.catalog.pools import chips_in, has_its_accelerator, hosts_o
 from batchyard.cloud.node_requirements import is_system_label
 from batchyard.interfaces.client import Reader
 
-#: How many of the names that would do are told.
+#: Maximum number of suggested names.
 _SHOWN_MAX: Final = 5
 
 
 def initial_objects(cluster: Obj) -> list[Obj]:
-    """The Cluster and its NodePools. Their machines are made by the controllers."""
+    """Return the Cluster and its NodePools. The controllers create the machines."""
     return [cluster, *(_node_pool(row) for row in cluster["spec"].get("nodePools") or ())]
 
 
 def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
-    """What the Cluster asks for that does not exist: machine types, accelerators, placement, topologies."""
+    """Return the errors of a Cluster: unknown machine types and accelerators, invalid placement and topologies."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
     return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_impossible_pools(cluster, catalog)]
 
 
 def pool_faults(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
-    """What a NodePool of its own asks for that the Cluster does not have."""
+    """Return the errors of a separate NodePool with respect to the Cluster."""
     if cluster is None:
         return [FieldError("", "there is no Cluster for this pool", "give one of cloud.batchyard.dev/v1alpha1")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
@@ -48,7 +48,7 @@ def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Machine types that are nowhere described."""
+    """Yield errors for unknown machine types."""
     named = [
         (f"spec.{rows}[{index}].machineType", row["machineType"])
         for rows in ("nodePools", "reservations", "capacity")
@@ -68,7 +68,7 @@ def _not_a_machine(named: Sequence[tuple[str, str]], catalog: Catalog) -> Iterat
 
 
 def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Limits, quotas and times of what no machine is or has."""
+    """Yield errors for limits, quotas and times with unknown names."""
     machines = catalog.machines.values()
     types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
     accelerators = list(dict.fromkeys([*types, *catalog.attachable]))
@@ -85,7 +85,7 @@ def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
 
 
 def _not_among(names: Sequence[str], known: Sequence[str], path: str, what: str) -> Iterator[FieldError]:
-    """The names that are not known, each at its place."""
+    """Yield errors for unknown names, with their paths."""
     for index, name in enumerate(names):
         if name not in known:
             close = get_close_matches(name, known, 1)
@@ -95,7 +95,7 @@ def _not_among(names: Sequence[str], known: Sequence[str], path: str, what: str)
 
 
 def _impossible_pools(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
-    """Pools of machines that exist, of a kind that does not."""
+    """Yield errors of pools with known machine types."""
     for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
             found = _faults_of(_node_pool(row), cluster, catalog)
@@ -121,7 +121,7 @@ def _faults_of(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldError
 
 
 def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
-    """Labels that nodes have anyway have the value that they have anyway."""
+    """Yield errors for system labels with a value that differs from the nodes'."""
     own = {key: value for key, value in (pool["spec"].get("labels") or {}).items() if is_system_label(key)}
     bare = {**pool, "spec": {**pool["spec"], "labels": {}}}
     zones = zones_of(pool, cluster) if own else ()
@@ -149,10 +149,10 @@ def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
 
 # --- clusters ---
 #
-# The Cluster a world has, as the cloud's controllers find it.
+# The Cluster object, as the cloud's controllers read it.
 
 
 def only_cluster(reader: Reader) -> Obj | None:
-    """The Cluster; a world has one, or none."""
+    """Return the Cluster; None if there is none."""
     found = reader.list(scheme.CLUSTER)
     return found[0] if found else None

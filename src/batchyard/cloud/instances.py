@@ -1,8 +1,7 @@
-"""The life of a machine: it boots, its Node registers and becomes ready, it is told to stop, it is switched off.
+"""Machine lifecycle: it boots, its Node registers and becomes ready, it gets a stop notice and is switched off.
 
-How long the steps take is drawn by the seed and the name of the machine. A Node goes with its machine, as the cloud
-node lifecycle controller of Kubernetes has it. What is due is worked out from the Instance alone, so nothing is lost
-when the controller starts anew.
+Step durations are drawn from the seed and the machine's name. A Node is deleted with its machine, as by Kubernetes'
+cloud node lifecycle controller. All state is in the Instance, so a restart loses nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +39,7 @@ from batchyard.interfaces.controller import EventRecord, Outcome
 
 
 class Instances:
-    """Takes every machine from one phase to the next."""
+    """Moves every machine through its phases."""
 
     name = "cloud-instances"
     rank = 0
@@ -50,11 +49,11 @@ class Instances:
         self._seed = seed
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Instance."""
+        """Return the key of the Instance."""
         return (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Take the step that is due, or wait for it."""
+        """Execute the step that is due, or wait for it."""
         instance, cluster = reader.get(key), only_cluster(reader)
         node = reader.get(Key(scheme.NODE, "", key.name))
         if instance is None:
@@ -66,14 +65,14 @@ class Instances:
 
 
 def _removal(node: Obj | None) -> list[Write]:
-    """A Node goes with its machine."""
+    """Return the deletion of a machine's Node."""
     is_ours = node is not None and label(node, well_known.NODE_POOL) is not None
     return [Delete(Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """An Instance, its Node if there is one, and what is said of it elsewhere."""
+    """An Instance with its Node, pool and Cluster."""
 
     instance: Obj
     node: Obj | None
@@ -82,7 +81,7 @@ class _Machine:
     seed: int
 
     def step(self, now: Instant) -> Outcome:
-        """What is due, or when it will be."""
+        """Return the writes that are due, or the time of the next step."""
         if is_leaving(self.instance):
             return self._leave(now)
         phase, stop = phase_of(self.instance), stops_at(self.instance)
@@ -104,7 +103,7 @@ class _Machine:
         return Outcome([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
     def _register(self, now: Instant, stop: Instant | None) -> Outcome:
-        """Its kubelet makes the Node."""
+        """Create the Node, as its kubelet would."""
         due = since(self.instance) + self._drawn("boot") + self._drawn("registration")
         if due > now or self.pool is None:
             return Outcome(requeue_at=_first(due, stop) if due > now else stop)
@@ -117,12 +116,12 @@ class _Machine:
         return Outcome(writes)
 
     def _reservation_end(self) -> Instant | None:
-        """When the reservation it is of takes its machines back."""
+        """Return the time at which its reservation reclaims the machine."""
         reservation = self._reservation()
         return None if reservation is None else ends_at(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
-        """When the reservation it is of begins: its node is prepared before, and ready then."""
+        """Return the start of its reservation: the node is prepared before, and ready then."""
         reservation = self._reservation()
         return 0 if reservation is None else begins_at(self.cluster, reservation)
 
@@ -131,7 +130,7 @@ class _Machine:
         return None if named is None else find_reservation(self.cluster, named)
 
     def _run(self, now: Instant, stop: Instant | None) -> Outcome:
-        """Its Node becomes ready; when it is to stop it is told in time."""
+        """Make the Node ready; announce a stop ahead of time."""
         notice = None if stop is None else stop - NOTICE
         if notice is not None and notice <= now:
             return Outcome([UpdateStatus(in_phase(self.instance, STOPPING, now))])
@@ -149,20 +148,20 @@ class _Machine:
         return Outcome([UpdateStatus(made_ready(node, now))], [event], notice)
 
     def _leave(self, now: Instant) -> Outcome:
-        """It was given up: once it is off, its Node goes, and then the Instance."""
+        """Shut a deleted Instance down: once it is off, remove its Node, then the Instance."""
         off = self._off_at()
         if off > now:
             return Outcome(requeue_at=off)
         released = Update(without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
             return Outcome([*_removal(self.node), released])
-        # The last that is seen of it says until when it was paid.
+        # The last watch event carries the end of billing.
         told = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         released = Update(with_metadata(released.obj, resourceVersion=None))
         return Outcome([*_removal(self.node), UpdateStatus(told), released])
 
     def _off_at(self) -> Instant:
-        """When one that was given up is off: at once, unless its system runs and must be shut down."""
+        """Return when a deleted Instance is off: at once, unless its system runs and must shut down."""
         asked, stop = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
         if phase_of(self.instance) not in {RUNNING, STOPPING}:
             return asked
@@ -170,7 +169,7 @@ class _Machine:
         return off if stop is None else min(off, max(stop, asked))
 
     def _drawn(self, step: str) -> Duration:
-        """How long a step takes it. What a world starts with takes no time to be there."""
+        """Return the duration of a step. Initial machines need no time to start."""
         if annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
@@ -179,7 +178,7 @@ class _Machine:
 
 
 def _first(one: Instant | None, other: Instant | None) -> Instant | None:
-    """The earlier of two instants, where there are two."""
+    """Return the earlier of two instants; None means never."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

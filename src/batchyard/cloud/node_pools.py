@@ -1,4 +1,4 @@
-"""The controller of node pools: a pool keeps its machines, and they go with it."""
+"""Node pool controller: maintains the machines of a pool, and deletes them with it."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,9 @@ from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_sl
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import Outcome
 
-#: On pools: kept until the last of their machines is gone.
-
 
 class NodePools:
-    """Makes the machines that pools have by themselves, replaces crashed ones, and tells how many there are."""
+    """Creates the machines that pools keep themselves, replaces crashed ones, and reports their number."""
 
     name = "cloud-node-pools"
     rank = 0
@@ -24,7 +22,7 @@ class NodePools:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pool, or the one of a machine or Node in which something happened that concerns it."""
+        """Return the pool, or the pool of a machine or Node with a relevant change."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         note = self._members.note_instance if event.key.kind == scheme.INSTANCE else self._members.note_node
@@ -32,7 +30,7 @@ class NodePools:
         return () if pool is None else (Key(scheme.NODE_POOL, "", pool),)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Bring the machines of a pool to what is wanted."""
+        """Bring the machines of a pool to the desired state."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.leaving]
@@ -50,7 +48,7 @@ class NodePools:
         return Outcome([*plan.asked, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at)
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
-        """The write of the pool's status, if it changed."""
+        """Return the write of the pool's status, if it changed."""
         old = plan.pool.get("status") or {}
         counts = {"instances": instances, "ready": self._members.ready(plan.pool["metadata"]["name"])}
         status = {**old, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
@@ -58,7 +56,7 @@ class NodePools:
 
 
 def _released(pool: Obj | None) -> list[Write]:
-    """Nothing holds a pool that has no machines."""
+    """Release the finalizer of a pool without machines."""
     if pool is None:
         return []
     released = without_finalizer(pool, well_known.NODE_POOL_FINALIZER)

@@ -1,8 +1,8 @@
-"""What pods need of nodes that no pool has: read from their selectors, tolerations and requests, as GKE reads them.
+"""Node requirements of pods that no pool fits, from their selectors, tolerations and requests, as in GKE.
 
-A label that is not the system's is given to new nodes only if the pods tolerate a taint of the same key, which the
-nodes get too: so workloads are kept apart. Sources: GKE's autoscaler, pkg/podrequirements, pkg/autoprovisioning
-(injection.go, gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
+A non-system label is set on new nodes only if the pods tolerate a taint with the same key. The nodes get that taint
+too, which separates workloads. Sources: GKE's autoscaler, pkg/podrequirements, pkg/autoprovisioning (injection.go,
+gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
 """
 
 import re
@@ -17,18 +17,18 @@ _SYSTEM: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.
 _HARD: Final = ("NoSchedule", "NoExecute")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DAY: Final = 24 * 3600
-#: For how many seconds machines may be had, and in words.
+#: Minimum and maximum of maxRunDuration in seconds, and both in words.
 _GENERAL: Final = (30, 120 * _DAY, "30 seconds - 120 days")
 _FLEXIBLE: Final = (600, 7 * _DAY, "10 minutes - 7 days")
 _GROUP_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _GROUP_NAME_MAX: Final = 40
 _TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
-#: What keeps others off the spot machines of pools that are made for pods.
+#: Keeps other pods off auto-provisioned spot nodes.
 SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
 class Needs(NamedTuple):
-    """Nodes for pods; pods with equal needs may share nodes. Empty texts and zeros ask for nothing."""
+    """Node requirements; pods with equal ones may share nodes. Empty strings and zeros mean no requirement."""
 
     provisioning: str
     resource: str
@@ -42,18 +42,18 @@ class Needs(NamedTuple):
     max_run_seconds: str
     labels: tuple[tuple[str, str], ...]
     taints: tuple[Taint, ...]
-    #: Whether spot machines would do where others are asked for.
+    #: Whether spot machines are acceptable in place of others.
     tolerates_spot: bool
 
 
 class Unanswerable(NamedTuple):
-    """Why no pool is made for a pod."""
+    """Why no pool can be created for a pod."""
 
     why: str
 
 
 def needs_of(pod: PodView) -> Needs | Unanswerable:
-    """What a pod needs of nodes."""
+    """Return the node requirements of a pod."""
     wanted = _wanted_labels(pod)
     taints = tuple(_separating(pod.tolerations, wanted))
     labels = tuple(sorted((key, value) for key, value in wanted.items() if not is_system_label(key)))
@@ -85,7 +85,7 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
 
 
 def run_duration_fault(seconds: str, provisioning: str) -> str:
-    """Why machines cannot be had for so long on these terms, in GKE's words; '' if they can, or nobody asks."""
+    """Return GKE's error for an invalid maxRunDuration; '' if it is valid or empty."""
     if not seconds:
         return ""
     if provisioning == "queued":
@@ -99,7 +99,7 @@ def run_duration_fault(seconds: str, provisioning: str) -> str:
 
 
 def _flaw(wanted: Mapping[str, str]) -> str:
-    """Why there never are nodes with such labels; '' if there may be."""
+    """Return why nodes with these labels are impossible; '' if they are possible."""
     group = wanted.get(well_known.PLACEMENT_GROUP)
     if group and len(group) > _GROUP_NAME_MAX:
         return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_MAX} characters long'
@@ -113,12 +113,12 @@ def _flaw(wanted: Mapping[str, str]) -> str:
 
 
 def is_system_label(key: str) -> bool:
-    """Whether a label is set by Kubernetes or GKE, not by users."""
+    """Whether Kubernetes or GKE sets the label, not users."""
     return _SYSTEM.search(key) is not None
 
 
 def _wanted_labels(pod: PodView) -> dict[str, str]:
-    """The labels a node must have, of each key one value: those of the first of alternatives."""
+    """Return the labels a node must have, one value per key, from the selector and the first affinity term."""
     wanted = dict(pod.node_selector)
     for expression in pod.affinity[0].labels if pod.affinity else ():
         if expression.operator == "In" and len(expression.values) == 1:
@@ -127,7 +127,7 @@ def _wanted_labels(pod: PodView) -> dict[str, str]:
 
 
 def _separating(tolerations: tuple[Toleration, ...], wanted: Mapping[str, str]) -> list[Taint]:
-    """The taints that keep the pods of others from nodes with the wanted labels."""
+    """Return the taints that keep other pods from nodes with these labels."""
     found: dict[Taint, None] = {}
     for toleration in tolerations:
         value = wanted.get(toleration.key)
@@ -140,7 +140,7 @@ def _separating(tolerations: tuple[Toleration, ...], wanted: Mapping[str, str]) 
 
 
 def _devices(pod: PodView) -> tuple[str, int]:
-    """The accelerators a pod requests."""
+    """Return the accelerator resource that a pod requests, and the amount."""
     for resource, amount in pod.requests:
         if resource in {well_known.GPU, well_known.TPU}:
             return resource, amount
@@ -148,12 +148,12 @@ def _devices(pod: PodView) -> tuple[str, int]:
 
 
 def _tolerates_spot(toleration: Toleration) -> bool:
-    """Whether a toleration is meant for spot machines: one of every taint is not."""
+    """Whether a toleration is specific to spot machines; a toleration of every taint is not."""
     return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
 def _provisioning(wanted: Mapping[str, str]) -> str:
-    """On which terms the pods want their machines."""
+    """Return the provisioning model that the labels request."""
     if wanted.get(well_known.SPOT) == "true" or wanted.get(well_known.PROVISIONING) == "spot":
         return "spot"
     flexible = wanted.get(well_known.FLEX_START) == "true" or wanted.get(well_known.PROVISIONING) == "flex-start"

@@ -1,4 +1,4 @@
-"""The simulated cloud as a whole: the controllers that a world with nodes runs beside those of the platform."""
+"""The simulated cloud as a set of controllers, which run beside those of the platform."""
 
 from batchyard.cloud.allocation import Capacity
 from batchyard.cloud.instances import Instances
@@ -7,5 +7,5 @@ from batchyard.interfaces.controller import Controller
 
 
 def simulated_cloud(seed: int = 0) -> tuple[Controller, ...]:
-    """The controllers of the cloud; the seed fixes how long everything takes."""
+    """Return the controllers of the cloud; the seed determines all durations."""
     return NodePools(), Capacity(), Instances(seed)

@@ -1,8 +1,8 @@
-"""A pool that is one slice of TPUs of several machines: all of them or none.
+"""Pools that are one TPU slice of several machines: all of them or none.
 
-They are asked for together, told to stop together, and given up together. When one crashes, the slice is down: none of
-its machines goes on, and after the time a repair takes all are given up and the whole slice is asked for again. New
-machines are asked for only when the last of the old ones is gone, so a pool never mixes two slices.
+The machines are requested, stopped and deleted together. If one crashes, the whole slice is down: after the repair time
+all its machines are deleted, and a new slice is requested. New machines are requested only when the last old one is
+gone, so that a pool never mixes two slices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +31,12 @@ from batchyard.interfaces.client import Create, Delete, EventType, Reader, Updat
 
 # --- pool members ---
 #
-# The Instances of every pool and how many of its Nodes are ready, from the changes of both.
+# The Instances and the ready Nodes of every pool, from watch events.
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An Instance as its pool sees it."""
+    """The fields of an Instance that its pool reads."""
 
     name: str
     zone: str
@@ -60,19 +60,19 @@ class PoolMembers:
         self._ready: dict[str, dict[str, None]] = {}
 
     def of(self, pool: str) -> Mapping[str, Member]:
-        """The Instances of a pool by name, in the order in which they came."""
+        """Return the Instances of a pool by name, in order of creation."""
         return self._members.get(pool) or {}
 
     def crashed(self, pool: str) -> Sequence[Member]:
-        """The Instances of a pool that crashed and were not given up."""
+        """Return the crashed Instances of a pool that are not being deleted."""
         return tuple((self._crashed.get(pool) or {}).values())
 
     def ready(self, pool: str) -> int:
-        """How many Nodes of a pool are ready."""
+        """Return the number of ready Nodes of a pool."""
         return len(self._ready.get(pool) or ())
 
     def note_instance(self, event: WatchEvent) -> str | None:
-        """Take note of a change of an Instance; its pool if that concerns it: that it boots does not."""
+        """Apply an event of an Instance; return its pool if the change is relevant (booting is not)."""
         pool, name = event.obj["spec"]["pool"], event.key.name
         before, after = self.of(pool).get(name), None if event.type is EventType.DELETED else _member(event.obj)
         if after is not None:
@@ -86,7 +86,7 @@ class PoolMembers:
         return pool if _standing(before) != _standing(after) else None
 
     def note_node(self, event: WatchEvent) -> str | None:
-        """Take note of a change of a Node; its pool if more or fewer are ready there."""
+        """Apply an event of a Node; return its pool if the number of ready Nodes changed."""
         pool = label(event.obj, well_known.NODE_POOL)
         if pool is None:
             return None
@@ -100,7 +100,7 @@ class PoolMembers:
 
 
 def _standing(member: Member | None) -> tuple[bool, Instant | None, str] | None:
-    """What a pool minds of a member."""
+    """Return the fields of a member that are relevant to its pool."""
     if member is None:
         return None
     return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
@@ -119,19 +119,19 @@ def _member(instance: Obj) -> Member:
 
 # --- pool plan ---
 #
-# What a pool wants of its machines: those to make and to give up, what to write of it, and when to look again.
+# The plan for a pool's machines: creations, deletions, status, and the next reconcile.
 
 
-#: The machines an autoscaled pool began with were made; from then on the autoscaler says how many there are.
+#: Condition: the initial machines of an autoscaled pool were created. From then on the autoscaler sets its size.
 INITIALIZED: Final = "Initialized"
 
 
 @dataclass(slots=True)
 class PoolPlan:
-    """What is to be done for one pool.
+    """The pending writes for one pool.
 
-    New machines are asked for before the status says so, and old ones are given up after it: whatever comes between
-    two writes, what the status says is true.
+    New machines are requested before the status is written, and old ones deleted after it. So the status is true even
+    if only some writes succeed.
     """
 
     pool: Obj
@@ -147,7 +147,7 @@ class PoolPlan:
 
     @property
     def hosts(self) -> int:
-        """How many machines come and go as one."""
+        """The number of machines that are created and deleted together."""
         return hosts_of_slice(self.pool, catalog_of(self.cluster))
 
     def says(self, kind: str) -> bool:
@@ -161,7 +161,7 @@ class PoolPlan:
         )
 
     def make(self, zone: str, count: int) -> None:
-        """Ask for so many machines in a zone. What a world begins with is there at once."""
+        """Request machines in a zone. Initial machines of the cluster need no time to start."""
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
@@ -170,23 +170,23 @@ class PoolPlan:
         self.asked += [Create(instance)] * count
 
     def give_up(self, members: Iterable[Member]) -> None:
-        """Delete Instances, those that are being deleted excepted."""
+        """Delete Instances, except those that are already being deleted."""
         self.rest += [Delete(member.key) for member in members if not member.leaving]
 
     def repair_at(self, crashed: Instant) -> Instant:
-        """When a machine of the pool is replaced that crashed at an instant."""
+        """Return the replacement time of a machine that crashed at `crashed`."""
         catalog = catalog_of(self.cluster)
         return crashed + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
 
     def look_again(self, when: Instant) -> None:
-        """Look at the pool at an instant."""
+        """Requeue no later than at this time."""
         self.look_at = when if self.look_at is None else min(when, self.look_at)
 
 
 def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequence[Member]) -> None:
-    """Replace crashed machines, and keep as many in each zone as there are to be.
+    """Replace crashed machines, and keep the desired number in each zone.
 
-    A pool with an autoscaler gets the machines it begins with, once, and no others here: a crashed one is given up.
+    An autoscaled pool gets only its initial machines here, once; its crashed machines are deleted.
     """
     lost = []
     for member in crashed:
@@ -204,7 +204,7 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequen
 
 
 def _keep_count(plan: PoolPlan, staying: Sequence[Member]) -> None:
-    """As many machines in each zone as the pool is to have, those that failed included: they are tried again."""
+    """Create or delete machines to reach nodeCount in each zone. Failed ones count: they are retried."""
     wanted = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         here = [member for member in staying if member.zone == zone]
@@ -213,7 +213,7 @@ def _keep_count(plan: PoolPlan, staying: Sequence[Member]) -> None:
 
 
 def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
-    """The machines an autoscaled pool begins with."""
+    """Create the initial machines of an autoscaled pool."""
     wanted = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.make(zone, wanted - sum(member.zone == zone for member in members.values()))
@@ -221,19 +221,19 @@ def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
 
 
 def _least_missed(members: list[Member]) -> list[Member]:
-    """The members in the order in which a smaller pool gives them up: those that never came, then the newest."""
+    """Return the members in the order of deletion: failed ones first, then the newest."""
     newest = members[::-1]
     return sorted(newest, key=lambda member: member.phase != FAILED)
 
 
-#: A slice with an autoscaler is to be asked for again when the machines of the one that broke are gone.
+#: Condition: the slice is to be requested again when the machines of the broken one are gone.
 RECREATING: Final = "Recreating"
-#: One that came in part, since a write was lost, is given up after so long, as it may never be whole.
+#: An incomplete slice, caused by a lost write, is deleted after this time, since it may never be complete.
 _TOGETHER_WITHIN: Final = MINUTE
 
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, Member], reader: Reader) -> None:
-    """Keep the slice whole."""
+    """Keep the slice complete."""
     hosts = list(members.values())
     crashes = [host.since for host in hosts if host.phase == CRASHED]
     stops = [host.stops_at for host in hosts if host.stops_at is not None]
@@ -250,7 +250,7 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, Member], reader: Reader) ->
 
 
 def _take_down(plan: PoolPlan, hosts: list[Member], crashed: Instant, reader: Reader) -> None:
-    """The whole slice is down since the first crash."""
+    """Mark the whole slice as crashed since the first crash; after the repair time delete it."""
     repair = plan.repair_at(crashed)
     if repair > plan.now:
         plan.look_again(repair)
@@ -263,14 +263,14 @@ def _take_down(plan: PoolPlan, hosts: list[Member], crashed: Instant, reader: Re
 
 
 def _parted_since(hosts: list[Member]) -> Instant | None:
-    """Since when one of them has a machine and another one was refused its own; None: they fare alike."""
+    """Return since when one host has a machine and another was refused one; None if no slice is split."""
     failed = [host for host in hosts if host.phase == FAILED]
     there = [host.since for host in hosts if host.phase not in {"", FAILED}]
     return max(there) if failed and there else None
 
 
 def _part(plan: PoolPlan, hosts: list[Member], due: Instant) -> None:
-    """A slice that stays in parts is given up."""
+    """Delete a slice that stays split."""
     if due > plan.now:
         plan.look_again(due)
     else:
@@ -282,7 +282,7 @@ def _stop_together(plan: PoolPlan, hosts: list[Member], stop: Instant, reader: R
 
 
 def _ask_for_all(plan: PoolPlan, hosts: list[Member]) -> None:
-    """Ask for what a slice lacks that is to be there. That it was asked for is said once all of it is."""
+    """Request the missing machines of a slice; set the conditions once all are requested."""
     if wants_itself(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.make(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.says(INITIALIZED):
@@ -292,7 +292,7 @@ def _ask_for_all(plan: PoolPlan, hosts: list[Member]) -> None:
 
 
 def wants_itself(pool: Obj, hosts: int) -> bool:
-    """Whether the pool asks for its slice by itself: always, or at its beginning, or for one that broke."""
+    """Whether the pool requests its slice itself: always, initially, or after a crash."""
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)
     count: int = pool["spec"].get("nodeCount", 0 if is_autoscaled(pool) else hosts)

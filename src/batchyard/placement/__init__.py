@@ -1,1 +1,1 @@
-"""Which pod goes to which node: kube-scheduler's decisions, as functions of what the nodes have left."""
+"""Pod scheduling: kube-scheduler's decisions as functions of a cluster snapshot, and the placement controller."""

@@ -1,8 +1,8 @@
-"""Which nodes have room for pods of a shape, best first, kept in step with the nodes.
+"""Candidate nodes for pods of equal shape, best first, updated incrementally.
 
-What the rules of a pod say of a node is worked out once for all pods with the same rules, and again when the node's
-labels or taints change; room and scores once for all pods of the same shape, and again when something on the node
-changes. So placing many equal pods costs a look at the nodes that changed, not at all of them.
+Static filters are evaluated once for all pods with the same rules, and again only for nodes whose labels or taints
+change. Resources and scores are evaluated once for pods of the same shape, and again for changed nodes. So placing many
+equal pods costs one look at each changed node, not at all nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _SHORTLISTS_MAX: Final = 1024
 
 
 class Reach:
-    """What the rules of pods say of each node."""
+    """The static filters and preferences of equal rules, evaluated for each node."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, Node], traits: Changes) -> None:
         self._rules = rules
@@ -28,23 +28,23 @@ class Reach:
         self._traits = traits
         self._moment = traits.now
         self._seen: dict[str, NodeView] = {}
-        #: What keeps them from a node; None: nothing.
+        #: Why a node rejects the pods; None: it does not.
         self.obstacles: dict[str, Obstacle | None] = {}
-        #: Preferred node affinity and taints that would rather not have them, where there are any.
+        #: Scores of preferred node affinity, and counts of PreferNoSchedule taints; zeros are omitted.
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
         for node in nodes.values():
             self._look(node.view)
 
     def refresh(self) -> None:
-        """Take in what changed."""
+        """Apply the changes of nodes."""
         if self._moment == self._traits.now:
             return
         for name in self._traits.since(self._moment):
             node = self._nodes.get(name)
             if node is None:
                 self._forget(name)
-            elif node.view != self._seen.get(name):  # what was tried on nodes is undone
+            elif node.view != self._seen.get(name):  # changes made inside what_if are undone by now
                 self._forget(name)
                 self._look(node.view)
         self._moment = self._traits.now
@@ -66,7 +66,7 @@ class Reach:
 
 
 class Shortlist:
-    """The nodes that have room for pods of a shape, and how they score by their resources."""
+    """The nodes with room for pods of a shape, and their resource scores."""
 
     def __init__(self, shape: PodShape, profile: Profile, reach: Reach, changes: Changes) -> None:
         self._shape = shape
@@ -78,7 +78,7 @@ class Shortlist:
         self.scores: dict[str, int] = {}
 
     def refresh(self, nodes: Mapping[str, Node]) -> None:
-        """Take in what changed."""
+        """Apply the changes of nodes."""
         self.reach.refresh()
         if self._moment == self._changes.now:
             return
@@ -91,14 +91,14 @@ class Shortlist:
             heapify(self._heap)
 
     def best(self, accepts: Callable[[str], bool]) -> str:
-        """The accepted node with the highest score, the first by name among equals; '' if there is none."""
+        """Return the accepted node with the highest score, the first by name among equals; '' if there is none."""
         heap, scores, refused = self._heap, self.scores, list[tuple[int, str]]()
         found = ""
         while heap and not found:
             entry = heap[0]
             name = entry[1]
             if scores.get(name) != -entry[0] or (refused and refused[-1] == entry):
-                heappop(heap)  # outdated, or there twice
+                heappop(heap)  # outdated or duplicate
             elif accepts(name):
                 found = name
             else:
@@ -118,7 +118,7 @@ class Shortlist:
 
 
 class Shortlists:
-    """The shortlists in use. What was not used for long is forgotten first, and made anew when it is asked for."""
+    """LRU cache of filter results by rules, and of candidates by shape."""
 
     def __init__(self, nodes: Mapping[str, Node], changes: Changes, traits: Changes) -> None:
         self._nodes = nodes
@@ -128,7 +128,7 @@ class Shortlists:
         self._lists: dict[tuple[PodShape, Profile], Shortlist] = {}
 
     def reach(self, rules: NodeRules) -> Reach:
-        """What some rules say of each node, up to date."""
+        """Return the up-to-date filter results for some rules."""
         reach = self._reaches.pop(rules, None)
         if reach is None:
             if len(self._reaches) >= _REACHES_MAX:
@@ -139,7 +139,7 @@ class Shortlists:
         return reach
 
     def of(self, shape: PodShape, profile: Profile) -> Shortlist:
-        """The shortlist of a shape, up to date."""
+        """Return the up-to-date candidates for a shape."""
         key = shape, profile
         found = self._lists.pop(key, None)
         if found is None:

@@ -1,6 +1,6 @@
-"""The cluster as placement sees it: nodes, their pods and what is left, kept in step change by change.
+"""Cluster snapshot of the scheduler: nodes, their pods and free resources, updated incrementally.
 
-What is undone by `what_if` is undone exactly, so plans are tried on the cluster itself instead of a copy.
+`what_if` undoes changes exactly, so plans are tried on the snapshot itself instead of a copy.
 """
 
 from bisect import bisect_left, insort
@@ -19,7 +19,7 @@ from batchyard.placement.pod_affinity import Neighbours
 
 # --- budgets ---
 #
-# Disruption budgets as who asks pods to leave sees them: what is left of each, and whom it guards.
+# PodDisruptionBudgets for preemption and scale-down: the allowed disruptions and the guarded pods.
 #
 # Sources: kube-scheduler's plugin defaultpreemption (filterPodsWithPDBViolation); kubernetes-sigs/cluster-autoscaler,
 # pkg/core/scaledown/pdb.
@@ -27,20 +27,20 @@ from batchyard.placement.pod_affinity import Neighbours
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """One budget."""
+    """Selector, allowed disruptions and disrupted pods of one budget."""
 
     chosen: Selector | None
     allowed: int
-    #: Pods that were let go already.
+    #: Names of the pods that are already disrupted.
     gone: dict[str, None]
 
     def guards(self, pod: PodView) -> bool:
-        """Whether it is about a pod of its Namespace."""
+        """Whether the budget selects a pod of its namespace."""
         return self.chosen is not None and self.chosen.matches(pod.labels)
 
 
 class Budgets:
-    """All budgets."""
+    """All PodDisruptionBudgets, by namespace."""
 
     def __init__(self) -> None:
         self._by_namespace: dict[str, dict[Key, _Budget]] = {}
@@ -49,7 +49,7 @@ class Budgets:
         return bool(self._by_namespace)
 
     def set(self, obj: Obj) -> None:
-        """A budget came or changed."""
+        """Add or update a budget."""
         key, status = key_of(obj), obj.get("status") or {}
         gone: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
         chosen = selector((obj.get("spec") or {}).get("selector"))
@@ -57,20 +57,20 @@ class Budgets:
         self._by_namespace.setdefault(key.namespace, {})[key] = _Budget(chosen, allowed, gone)
 
     def remove(self, key: Key) -> None:
-        """A budget is gone."""
+        """Remove a budget."""
         known = self._by_namespace.get(key.namespace, {})
         known.pop(key, None)
         if not known:
             self._by_namespace.pop(key.namespace, None)
 
     def violating(self, pods: Iterable[PodView]) -> dict[str, None]:
-        """The uids of those pods for whom too little is left when they leave in this order."""
+        """Return the uids of the pods whose eviction, in this order, violates a budget."""
         left: dict[Key, int] = {}
         found: dict[str, None] = {}
         for pod in pods:
             for key, budget in self._by_namespace.get(pod.namespace, {}).items():
                 if not pod.labels or not budget.chosen or not budget.chosen.requirements or not budget.guards(pod):
-                    continue  # here one that selects everything selects nothing
+                    continue  # kube-scheduler's rule: here an empty selector selects nothing
                 if pod.name in budget.gone:
                     continue
                 left[key] = left.get(key, budget.allowed) - 1
@@ -79,23 +79,23 @@ class Budgets:
         return found
 
     def rest(self) -> "Rest":
-        """What is left of them, to be used up."""
+        """Return a copy of the allowed disruptions that can be used up."""
         return Rest(self._by_namespace)
 
 
 class Rest:
-    """What is left of budgets while nodes are tried that could go."""
+    """The remaining disruptions while candidates for scale-down are tried."""
 
     def __init__(self, budgets: dict[str, dict[Key, _Budget]]) -> None:
         self._budgets = budgets
         self._left = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
-        """Whether nothing is left of a budget that guards a pod."""
+        """Whether a budget that guards the pod has no disruptions left."""
         return any(self._left[key] < 1 for key in self._guarding(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
-        """These pods are to leave."""
+        """Subtract the disruptions of these pods."""
         for pod in pods:
             for key in self._guarding(pod):
                 self._left[key] -= 1
@@ -108,61 +108,61 @@ _NO_PODS: Mapping[str, PodView] = {}
 
 
 class Nodes:
-    """See the module."""
+    """Nodes and their pods, nominations, budgets and namespaces, with undo."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._names: list[str] = []
         self._places: dict[str, str] = {}
-        #: Pods bound to nodes that are not there (yet), by the node's name.
+        #: Pods bound to nodes that do not exist (yet), by node name.
         self._strays: dict[str, dict[str, PodView]] = {}
         self._nominations: dict[str, dict[str, PodView]] = {}
         self._nominated: dict[str, str] = {}
-        #: How many placed pods have a priority.
+        #: The number of placed pods by priority.
         self._priorities: dict[int, int] = {}
-        #: Placed pods that stop, by uid.
+        #: Uids of placed pods that are terminating.
         self.stopping: dict[str, None] = {}
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.budgets = Budgets()
         self._is_trial = False
-        #: Every change of a node or of what runs there, and those of them that are not trials.
+        #: Every change of a node or its pods; `lasting` omits those inside `what_if`.
         self.changes = Changes()
         self.lasting = Changes()
-        #: Only changes of what a node is: that it is there, its labels and taints.
+        #: Changes of a node's existence, labels and taints only.
         self.traits = Changes()
         self.neighbours = Neighbours()
         self.shortlists = Shortlists(self._nodes, self.changes, self.traits)
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self._nodes)
 
     def __iter__(self) -> Iterator[Node]:
-        """The nodes in order of name."""
+        """Iterate over the nodes by name."""
         return iter([self._nodes[name] for name in self._names])
 
     def get(self, name: str) -> Node | None:
-        """A node by name."""
+        """Return a node by name."""
         return self._nodes.get(name)
 
     def place_of(self, uid: str) -> str:
-        """The name of the node that a pod was added to; '' if to none."""
+        """Return the name of the node that a pod was added to; '' if none."""
         return self._places.get(uid, "")
 
     def pod(self, uid: str) -> PodView | None:
-        """A pod that was added."""
+        """Return a pod that was added."""
         return self.neighbours.get(uid)
 
     def what_if(self) -> "WhatIf":
-        """A context: all changes made inside are undone at its end."""
+        """Return a context manager that undoes all changes made inside."""
         return WhatIf(self)
 
     # --- nodes ---
 
     def set_node(self, view: NodeView) -> None:
-        """A node came or changed."""
+        """Add or update a node."""
         node = self._nodes.get(view.name)
         if node is None:
             self._add_node(view)
@@ -177,7 +177,7 @@ class Nodes:
             self._changed(view.name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone. Its pods are remembered, should it come back."""
+        """Remove a node; its pods are kept in case it returns."""
         node = self._nodes.pop(name, None)
         if node is None:
             return
@@ -200,7 +200,7 @@ class Nodes:
     # --- pods ---
 
     def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
-        """A pod is bound to a node, or is to be taken for it. A pod that was added before moves or changes."""
+        """Add a pod to a node, bound or assumed; a pod that was added before is moved or replaced."""
         self.remove_pod(pod.uid)
         self._places[pod.uid] = node_name
         node = self._nodes.get(node_name)
@@ -216,7 +216,7 @@ class Nodes:
         self._changed(node_name)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone, or has ended."""
+        """Remove a pod that was deleted or has ended."""
         node_name = self._places.pop(uid, None)
         if node_name is None:
             return
@@ -238,12 +238,12 @@ class Nodes:
         self._changed(node_name)
 
     def devices_of(self, uid: str) -> Sequence[int]:
-        """The numbers of the GPUs of which a pod has shares on its node."""
+        """Return the indices of the GPUs of which a pod has shares on its node."""
         node = self._nodes.get(self.place_of(uid))
         return () if node is None else node.devices.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
-        """A pod that was added is another revision now, which takes the same and has the same labels."""
+        """Replace an added pod by another revision with the same requests and labels."""
         node_name = self._places[pod.uid]
         node = self._nodes.get(node_name)
         before = self.neighbours.update(pod)
@@ -255,20 +255,20 @@ class Nodes:
         self._note(partial(self.update_pod, before))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Whether there is a placed pod of lower priority."""
+        """Whether a placed pod has a lower priority."""
         return any(known < priority for known in self._priorities)
 
     # --- nominations ---
 
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Hold room on a node for a pod that is not placed yet, against all of no higher priority."""
+        """Reserve room on a node for a pending pod, against pods of the same or lower priority."""
         self.withdraw(pod.uid)
         self._nominated[pod.uid] = node_name
         self._nominations.setdefault(node_name, {})[pod.uid] = pod
         self._note(partial(self.withdraw, pod.uid))
 
     def withdraw(self, uid: str) -> None:
-        """Hold no more room for a pod."""
+        """Release the room reserved for a pod."""
         node_name = self._nominated.pop(uid, None)
         if node_name is None:
             return
@@ -280,35 +280,35 @@ class Nodes:
         self._changed(node_name)
 
     def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
-        """The pods for which room is held on a node, by uid."""
+        """Return the pods nominated to a node, by uid."""
         return self._nominations.get(node_name, _NO_PODS)
 
     def held_against(self, pod: PodView, node_name: str) -> list[PodView]:
-        """The pods whose room on a node a pod may not take: all for whom it is held but those of lower priority."""
+        """Return the pods whose reservation on a node binds a pod: all of the same or higher priority."""
         nominated = self._nominations.get(node_name)
         if nominated is None:
             return []
         return [other for other in nominated.values() if other.priority >= pod.priority and other.uid != pod.uid]
 
     def nomination_of(self, uid: str) -> str:
-        """The name of the node on which room is held for a pod; '' if on none."""
+        """Return the node to which a pod is nominated; '' if none."""
         return self._nominated.get(uid, "")
 
     # --- undoing ---
 
     def begin(self) -> list[Callable[[], None]] | None:
-        """Remember changes from now on, to be undone; what was remembered before is handed out."""
+        """Start recording changes for undo; return the outer recording."""
         outer, self._undo, self._is_trial = self._undo, [], True
         return outer
 
     def keep(self, outer: list[Callable[[], None]] | None) -> None:
-        """Undo what was remembered since `begin` only with what was remembered before."""
-        assert outer is not None, "what is kept is part of a trial"
+        """Append the changes since `begin` to the outer recording."""
+        assert outer is not None, "changes are kept only inside what_if"
         outer += self._undo or ()
         self._undo = outer
 
     def rollback(self, outer: list[Callable[[], None]] | None) -> None:
-        """Undo what was remembered since `begin`, and go on with what was remembered before."""
+        """Undo the changes since `begin`, and resume the outer recording."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
@@ -325,7 +325,7 @@ class Nodes:
 
 
 class WhatIf:
-    """What is done to the nodes in this context is undone at its end, unless it is kept."""
+    """Context manager that undoes the changes made inside, unless they are kept."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -333,18 +333,18 @@ class WhatIf:
         self._is_kept = False
 
     def __enter__(self) -> "WhatIf":
-        """Begin."""
+        """Start recording."""
         self._outer = self._nodes.begin()
         return self
 
     def keep(self) -> None:
-        """Leave all to be undone with what is tried around this."""
+        """Leave the changes to the enclosing context."""
         self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End: undo, or keep."""
+        """Undo the changes, or pass them to the enclosing context."""
         if self._is_kept:
             self._nodes.keep(self._outer)
         else:

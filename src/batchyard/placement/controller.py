@@ -1,8 +1,8 @@
-"""Placement, kube-scheduler's part: binds pods to nodes, makes room for those of higher priority, says why others wait.
+"""Placement controller: binds pods to nodes, preempts pods of lower priority, and reports why pods are unschedulable.
 
-One constant key, "the pass". Its rank lets all that is due settle first, so that the pods of a gang are all there. A
-pass tries everybody who is to be tried, in order, each on the cluster as those before left it. Source: kube-scheduler's
-schedule_one.go, framework/preemption/executor.go.
+It has one constant key, PASS. The key's rank makes everything else that is due run first, so that all pods of a gang
+exist. A pass tries the due units in order; each sees the cluster as the units before it left it. Source:
+kube-scheduler's schedule_one.go, framework/preemption/executor.go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,14 +34,15 @@ from batchyard.placement.units import set_gated, set_placed, set_preempted, set_
 from batchyard.placement.unschedulable_pods import Asking
 
 PASS: Final = Key("Pass", "", "placement")
-#: As long as the note of an event may be.
+#: Maximum length of an Event's note.
 _NOTE_MAX: Final = 1024
 
 
 class PlacementController:
-    """See the module. `profile` is how nodes are preferred for pods that name no scheduler of their own.
+    """The placement index, and with Hotswap the reserved room.
 
-    With `hotswap` those who must leave do so whole, and exclusively placed Jobs go where all their pods have room.
+    `profile` scores nodes for pods that do not name a scheduler. With `hotswap`, victims leave as whole Workloads or
+    gangs, and exclusively placed Jobs get a domain with room for all their pods.
     """
 
     name = "placement"
@@ -50,13 +51,13 @@ class PlacementController:
 
     def __init__(self, profile: Profile = Profile.BALANCED, *, hotswap: bool = False) -> None:
         self._index = PlacementIndex(profile)
-        #: The room that is held with Hotswap for pods to come.
+        #: The room that Hotswap reserves for pods that do not exist yet.
         self._held = HeldRoom(self._index.nodes) if hotswap else None
 
     def has_room_for(
         self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Whether pods would have nodes together as things stand, if others, by uid, left and nodes came."""
+        """Whether the pods would fit together without the pods `without` (uids) and with the extra `with_nodes`."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without:
@@ -66,11 +67,11 @@ class PlacementController:
             return isinstance(place_gang(pods, nodes, self._index.profile_of(pods[0])), GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pass, if there is somebody to try."""
+        """Return the key of the pass if the event makes a unit due."""
         return (PASS,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """One pass."""
+        """Run one pass."""
         self._index.recover(reader)
         swaps = None if self._held is None else Swaps(self._index.nodes, self._held, reader, now)
         this_pass = _Pass(self._index, reader, now, swaps)
@@ -83,7 +84,7 @@ class PlacementController:
 
 
 class _Pass:
-    """One pass: what was decided so far, as writes."""
+    """One pass: the decisions so far, as writes and Events."""
 
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, swaps: Swaps | None) -> None:
         self._index = index
@@ -91,13 +92,14 @@ class _Pass:
         self._nodes = index.nodes
         self._reader = reader
         self._now = now
-        #: What units that fit nowhere were told, by what they ask for: nothing in a pass makes room for later ones.
+        #: The messages of units that failed in this pass, by equivalence class. Nothing in a pass frees room for later
+        #: ones.
         self._failures: dict[Asking, Sequence[str]] = {}
         self._leaving: dict[str, None] = {}
         self.outcome = Outcome(independent=True)
 
     def try_unit(self, unit: Sequence[PodView]) -> None:
-        """Place a pod by itself or a gang as a whole, or make room, or let them wait."""
+        """Bind a single pod or a whole gang, preempt for it, or park it."""
         line = self._index.waiting.line_for(unit)
         known = self._failures.get(line)
         if known is not None:
@@ -111,7 +113,7 @@ class _Pass:
             self._failures[line] = messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Place a pod, or make room for it; else what it was told."""
+        """Bind a pod, or preempt for it; else park it and return its messages."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, Placed):
             self._bind(pod, placement.node)
@@ -123,7 +125,7 @@ class _Pass:
         return self._park((pod,), [_told(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Place all the pods of a gang, or make room for all of them; else what they were told."""
+        """Bind all the pods of a gang, or preempt for all of them; else park them and return their messages."""
         profile = self._index.profile_of(pods[0])
         if self._is_hopeless(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
@@ -145,7 +147,7 @@ class _Pass:
         return self._park(pods, [_told_to(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way)
 
     def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
-        """With Hotswap: place pods, leaders with room for their followers, or let others leave whole for them."""
+        """With Hotswap: bind pods, leaders with room for their followers, or preempt whole Workloads for them."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._is_hopeless(pods, profile):
             self._index.waiting.park(pods)
@@ -177,14 +179,14 @@ class _Pass:
         return ()
 
     def _make_room(self, pod: PodView, why: Unplaceable, preemption: Preemption) -> None:
-        """Hold room for a pod, and let those leave who are there."""
+        """Nominate the node for the pod, and evict the victims."""
         self._reserve(pod, preemption.node, why.message())
         self._index.waiting.park((pod,))
         for victim in preemption.victims:
             self._evict(victim, pod, preemption.node)
 
     def tell_the_rest(self) -> None:
-        """Write that pods are gated, or have a node, where their status says otherwise."""
+        """Update the PodScheduled condition of gated and bound pods whose status differs."""
         for pod in list(self._index.untold.values()):
             obj = self._current(pod)
             if obj is None or pod.uid in self._leaving:
@@ -196,18 +198,18 @@ class _Pass:
                 self.outcome.writes.append(UpdateStatus(told))
 
     def _why_nobody_leaves(self, stuck: PodView, why: Unplaceable) -> Futile:
-        """As kube-scheduler says it; but others may leave for this pod where they do not for all of its gang."""
+        """Return kube-scheduler's message; a generic one if victims exist for this pod but not for the whole gang."""
         found = find_preemption(stuck, self._nodes, why.obstacles)
         if isinstance(found, Futile) and not found.is_under_way:
             return found
         return nobody_leaves(why.obstacles, len(self._nodes))
 
     def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
-        """Whether a gang that was told why it waits still lacks room at the first look."""
+        """Whether a gang that was already unschedulable still fails the quick capacity check."""
         return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], places: Mapping[str, str]) -> None:
-        """Bind pods in the order in which their places were found, so that each gets what it found of its node."""
+        """Bind pods in the order in which they were placed, so that each gets the devices computed for it."""
         by_uid = {pod.uid: pod for pod in pods}
         for uid, node_name in places.items():
             if uid in by_uid:
@@ -224,7 +226,7 @@ class _Pass:
         self.outcome.add(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))), [told])
 
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
-        """Hold room for a pod until it is free. Who is of lower priority must look for room elsewhere."""
+        """Nominate the node for a pod. Pods of lower priority lose their nomination there and are activated."""
         for other in list(self._nodes.nominated_to(node_name).values()):
             if other.priority < pod.priority and not are_mates(pod, other):
                 self._nodes.withdraw(other.uid)
@@ -233,7 +235,7 @@ class _Pass:
         self._tell(pod, message, node_name)
 
     def _let_leave(self, victim: Occupant, preemptor: PodView, swaps: Swaps) -> None:
-        """A Workload leaves, or a pod that belongs to none."""
+        """Evict the victim's Workload, or its pods if it has none."""
         workload = swaps.evict(victim, preemptor, self.outcome)
         if workload is not None:
             self._index.condemn(key_of(workload), workload["metadata"]["uid"], preemptor)
@@ -248,7 +250,7 @@ class _Pass:
         self._index.condemn(pod_key(victim), victim.uid, preemptor)
         obj = self._current(victim)
         if obj is None or not obj["spec"].get("nodeName"):
-            return  # bound in this very pass: the next one asks it to leave
+            return  # bound in this pass: the next pass evicts it
         told = set_preempted(obj, preemptor.scheduler, self._now)
         if told is not obj:
             self.outcome.writes.append(UpdateStatus(told))
@@ -257,7 +259,7 @@ class _Pass:
         self.outcome.add(gone, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
-        """They wait until something changes that can help them; the messages."""
+        """Park the pods until a relevant change; withdraw nominations unless `keeps_room`. Return the messages."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw(pod.uid)
@@ -280,13 +282,13 @@ class _Pass:
             self.outcome.events += events
 
     def _current(self, pod: PodView) -> Obj | None:
-        """The pod's object; None if it is gone."""
+        """Return the pod's object; None if it was deleted or replaced."""
         obj = self._reader.get(pod_key(pod))
         return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
 
 
 def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
-    """A pod on a node; shares of GPUs are told as annotations of bindings are, in the same write."""
+    """Return the pod bound to a node; GPU shares are written as an annotation in the same write."""
     bound = with_path(pod, ("spec", "nodeName"), node_name)
     if not gpus:
         return bound
@@ -294,11 +296,11 @@ def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
 
 
 def _told(why: Unplaceable, preemption: Futile) -> str:
-    """Why a pod fits nowhere, and why nobody leaves for it."""
+    """Return why a pod does not fit, and why preemption does not help."""
     message = why.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
 def _told_to(pod: PodView, stuck: PodView, message: str) -> str:
-    """What a pod of a gang is told: those unlike the one that has no place may have one themselves."""
+    """Return the message for a pod of a gang; pods of another shape than the stuck pod get a prefixed one."""
     return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"

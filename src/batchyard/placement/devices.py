@@ -1,8 +1,8 @@
-"""The GPUs of a node that are shared in thousandths (`batchyard.dev/gpu-milli`): which pod has what of which GPU.
+"""Shared GPUs of a node in thousandths (`batchyard.dev/gpu-milli`): the share of each pod on each GPU.
 
-A share of less than a GPU lies on one GPU, whole GPUs are wholly free ones; of 2,500 thousandths two GPUs are whole
-and 500 lie on a third. A share goes where the least is left that suffices, so that whole GPUs stay free. Source for
-how it is told to the pod, by an annotation that is written with its binding: Alibaba's gpushare scheduler extender.
+A share below 1000 is on one GPU; whole GPUs must be entirely free. 2500 takes two whole GPUs and 500 of a third. A
+share goes to the GPU with the least sufficient room, so that whole GPUs stay free. Source for the annotation that is
+written with the binding: Alibaba's gpushare scheduler extender.
 """
 
 from collections.abc import Sequence
@@ -11,35 +11,35 @@ from typing import Final
 from batchyard.base.invariants import invariant
 
 WHOLE: Final = 1000
-"""A GPU in thousandths."""
+"""One GPU in thousandths."""
 
 
 class Devices:
-    """See the module. What lies on none of them, since others bound it where there was no room, is not counted here."""
+    """The GPUs of a node and the shares of its pods. Pods that others bound without free GPUs are not counted."""
 
     __slots__ = ("_held", "left")
 
     def __init__(self, total: int) -> None:
         self.left = [WHOLE] * (total // WHOLE)
-        """What is left of each GPU; below zero where more is taken than there is."""
+        """Free thousandths by GPU; negative if overcommitted."""
         self._held: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, amount: int) -> bool:
-        """Whether there are GPUs for so much."""
-        if amount <= WHOLE:  # at once, for almost all pods that use GPUs
+        """Whether the amount fits."""
+        if amount <= WHOLE:  # fast path for almost all pods that use GPUs
             return max(self.left, default=0) >= amount
         return bool(pick_devices(amount, self.left))
 
     def has_enough(self, amount: int) -> bool:
-        """Whether there would be, were all of them free."""
+        """Whether the amount would fit if all GPUs were free."""
         return -(-amount // WHOLE) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
-        """The GPUs of a pod; the one of which it has only a share comes last."""
+        """Return the GPUs of a pod; one with a partial share comes last."""
         return self._held.get(uid, (0, ()))[1]
 
     def take(self, uid: str, amount: int, chosen: Sequence[int]) -> None:
-        """A pod comes that has these GPUs; it gets some if they cannot be its."""
+        """Add a pod with its chosen GPUs; if those are invalid, GPUs are picked."""
         is_possible = len(chosen) == -(-amount // WHOLE) == len(dict.fromkeys(chosen))
         is_known = all(0 <= number < len(self.left) for number in chosen)
         picked = tuple(chosen) if chosen and is_possible and is_known else pick_devices(amount, self.left)
@@ -47,13 +47,13 @@ class Devices:
         self._count(amount, picked, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """A pod that is there goes; the GPUs it had."""
+        """Remove a pod and return its GPUs."""
         amount, picked = self._held.pop(uid)
         self._count(amount, picked, 1)
         return picked
 
     def resized(self, total: int) -> "Devices":
-        """The GPUs of a node that has so much now, with the same pods."""
+        """Return devices for a node with a new total, with the same pods."""
         new = Devices(total)
         for uid, (amount, picked) in self._held.items():
             new.take(uid, amount, picked)
@@ -68,7 +68,7 @@ class Devices:
 
 
 def pick_devices(amount: int, left: Sequence[int]) -> tuple[int, ...]:
-    """The GPUs for so much, by what is left of each; whole ones first; empty if there is no room."""
+    """Return the GPUs for an amount, whole ones first, given the free thousandths; empty if it does not fit."""
     whole, share = divmod(amount, WHOLE)
     free = [number for number, rest in enumerate(left) if rest == WHOLE] if whole else []
     if len(free) < whole:

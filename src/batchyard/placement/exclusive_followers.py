@@ -1,7 +1,7 @@
-"""Followers that are still to come: the pods of an exclusively placed Job that wait for their leader to have a node.
+"""Followers of an exclusively placed Job: pods that are created only after their leader has a node.
 
-They do not exist while their leader waits, and for a moment after. Room is held for stand-ins of theirs from when the
-leader's place is decided until they are there. After a restart that is decided anew.
+Room is reserved for placeholders of them from the leader's placement until they exist. After a restart the reservation
+is computed again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from batchyard.placement.index import pod_key
 
 
 def missing_followers(leader: Obj, reader: Reader) -> int:
-    """How many pods of a leader's Job are still to come."""
+    """Return the number of pods of a leader's Job that do not exist yet."""
     owner = controller_of(leader)
     job = None if owner is None else reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
@@ -32,15 +32,15 @@ def missing_followers(leader: Obj, reader: Reader) -> int:
 
 
 class HeldRoom:
-    """The room that is held for stand-ins."""
+    """Nominations of placeholder pods, by leader."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        #: By leader.
+        #: Placeholders by leader.
         self._stand_ins: dict[Key, Sequence[PodView]] = {}
 
     def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
-        """Hold room for all who will follow the leaders of claims; without seats, for nobody."""
+        """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
         for claim in claims:
             leader = pod_key(claim.leader)
             self._keep(leader, 0)
@@ -49,13 +49,13 @@ class HeldRoom:
                 self._stand_ins[leader] = claim.pods[1:]
 
     def refresh(self, reader: Reader) -> None:
-        """Those who have come need no stand-ins, nor does a leader who is gone."""
+        """Release placeholders of followers that exist, and of leaders that are gone."""
         for leader in list(self._stand_ins):
             obj = reader.get(leader)
             self._keep(leader, 0 if obj is None or not _is_living(obj) else missing_followers(obj, reader))
 
     def _keep(self, leader: Key, count: int) -> None:
-        """Hold room for so many stand-ins of a leader only."""
+        """Keep at most `count` placeholders of a leader."""
         stand_ins = self._stand_ins.pop(leader, ())
         for pod in stand_ins[count:]:
             self._nodes.withdraw(pod.uid)

@@ -1,9 +1,9 @@
-"""Whether a pod fits a node and which of the nodes it goes to, decided as kube-scheduler does.
+"""Filtering and scoring of nodes for a pod, as in kube-scheduler.
 
-Room that is held for nominated pods of no lower priority counts as taken. All nodes are looked at, and of equally
-good ones the first by name is taken, where kube-scheduler looks at a part and draws. Sources: kube-scheduler's
-schedule_one.go (findNodesThatFitPod, prioritizeNodes), framework/runtime (RunFilterPluginsWithNominatedPods),
-framework/types.go (FitError).
+Room reserved for nominated pods of the same or higher priority counts as taken. All nodes are considered, and ties go
+to the first name; kube-scheduler samples nodes and breaks ties at random. Sources: kube-scheduler's schedule_one.go
+(findNodesThatFitPod, prioritizeNodes), framework/runtime (RunFilterPluginsWithNominatedPods), framework/types.go
+(FitError).
 """
 
 import math
@@ -21,11 +21,11 @@ from batchyard.placement.resources import NOTHING, Profile, find_shortage, less_
 
 # --- scores ---
 #
-# Which of the nodes that a pod fits is best: kube-scheduler's scores with their weights.
+# Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
-# Scores of resources stand for themselves (batchyard.placement.resources). The others are brought to 0..100 over
-# the nodes that are compared. Source: kube-scheduler's plugins tainttoleration, nodeaffinity, interpodaffinity and
-# podtopologyspread, apis/config/v1/default_plugins.go, framework/plugins/helper/normalize_score.go.
+# Resource scores are separate (batchyard.placement.resources). The others are normalized to 0..100 over the compared
+# nodes. Source: kube-scheduler's plugins tainttoleration, nodeaffinity, interpodaffinity and podtopologyspread,
+# apis/config/v1/default_plugins.go, framework/plugins/helper/normalize_score.go.
 
 
 _MAX: Final = 100
@@ -36,7 +36,7 @@ _POD_AFFINITY: Final = 2
 
 
 def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> None:
-    """Preferred node affinity: the more the better."""
+    """Add the scores of preferred node affinity: more is better."""
     top = max([preferences.get(name, 0) for name in totals], default=0)
     if top:
         for name in totals:
@@ -44,7 +44,7 @@ def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> N
 
 
 def add_aversions(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
-    """Taints that would rather not have the pod: the fewer the better."""
+    """Add the scores of PreferNoSchedule taints: fewer is better."""
     top = max([aversions.get(name, 0) for name in totals], default=0)
     if top:
         for name in totals:
@@ -52,7 +52,7 @@ def add_aversions(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
 
 
 def add_attraction(totals: dict[str, int], nodes: Sequence[Node], drawn: Mapping[Domain, int]) -> None:
-    """Pod affinity: what the domains of a node draw, from the least to the most."""
+    """Add the scores of pod affinity: the sums of a node's domains, scaled from the lowest to the highest."""
     keys = list(dict.fromkeys(key for key, _ in drawn))
     sums = {n.name: sum(drawn.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
     low, high = min(sums.values()), max(sums.values())
@@ -62,7 +62,7 @@ def add_attraction(totals: dict[str, int], nodes: Sequence[Node], drawn: Mapping
 
 
 def add_crowding(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
-    """Topology spread: the less crowded the better; nodes without the topology keys get nothing."""
+    """Add the scores of topology spread: less skew is better; nodes without the topology keys get nothing."""
     low, high = min(crowds.values(), default=0), max(crowds.values(), default=0)
     for name, crowd in crowds.items():
         totals[name] += _TOPOLOGY_SPREAD * (_MAX * (high + low - crowd) // high if high else _MAX)
@@ -70,10 +70,10 @@ def add_crowding(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
 
 # --- spread ---
 #
-# Topology spread: how many pods of a kind each domain has, and how uneven one more may make them.
+# Topology spread constraints: the pods per domain, and the skew that another pod causes.
 #
-# Source: kube-scheduler's plugin podtopologyspread. Its default constraints, for pods that a Service selects, are left
-# out: they only weigh in scores.
+# Source: kube-scheduler's plugin podtopologyspread. Its default constraints, for pods that a Service selects, are
+# omitted: they only affect scores.
 
 
 _UNEVEN: Final = Obstacle(("node(s) didn't match pod topology spread constraints",), may_yield=True)
@@ -83,7 +83,7 @@ _NO_DOMAIN: Final = Obstacle(
 
 
 class Spread:
-    """The hard constraints of a pod: how many pods each domain has, and how many the emptiest."""
+    """The hard spread constraints of a pod: the pods per domain, and the minimum."""
 
     def __init__(self, pod: PodView, nodes: Iterable[Node], neighbours: Neighbours) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
@@ -102,7 +102,7 @@ class Spread:
         ]
 
     def find_obstacle(self, node: Node) -> Obstacle | None:
-        """What keeps the pod from a node; None if nothing does."""
+        """Return why a node fails the constraints; None if it passes."""
         for index, rule in enumerate(self._rules):
             value = node.view.labels.get(rule.topology_key)
             if value is None:
@@ -113,7 +113,7 @@ class Spread:
 
 
 def crowding(pod: PodView, feasible: Sequence[Node], nodes: Iterable[Node], neighbours: Neighbours) -> dict[str, int]:
-    """How crowded each feasible node is by the soft constraints of a pod; nodes without all the keys are left out."""
+    """Return the skew of each feasible node by the soft constraints; nodes without all topology keys are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored = [node for node in feasible if _has_all_keys(node, rules)]
     crowds = dict.fromkeys([node.name for node in scored], 0.0)
@@ -132,7 +132,7 @@ def crowding(pod: PodView, feasible: Sequence[Node], nodes: Iterable[Node], neig
 
 
 def _count(rule: SpreadRule, pod: PodView, neighbours: Neighbours) -> Counts:
-    """How many pods of the namespace a constraint means, by node; those that are going do not count."""
+    """Return the number of pods in the namespace that a constraint selects, by node; terminating pods are omitted."""
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
@@ -143,7 +143,7 @@ def _count(rule: SpreadRule, pod: PodView, neighbours: Neighbours) -> Counts:
 
 
 def _means(rule: SpreadRule, pod: PodView) -> int:
-    """One if a constraint means the pod itself."""
+    """Return 1 if the constraint selects the pod itself, else 0."""
     return int(rule.selector is not None and rule.selector.matches(pod.labels))
 
 
@@ -152,7 +152,7 @@ def _has_all_keys(node: Node, rules: Sequence[SpreadRule]) -> bool:
 
 
 def _is_counted(rule: SpreadRule, pod: PodView, node: Node) -> bool:
-    """Whether a node counts for a constraint, by its policies."""
+    """Whether a node counts for a constraint, given its inclusion policies."""
     if rule.honors_affinity and not selects(pod.shape.rules, node.view):
         return False
     return not rule.honors_taints or tolerates_all(pod.shape.rules, node.view)
@@ -162,19 +162,19 @@ NO_NODES: Final = "no nodes available to schedule pods"
 
 
 class Placed(NamedTuple):
-    """Where a pod goes."""
+    """The node that was chosen for a pod."""
 
     node: str
 
 
 class Unplaceable(NamedTuple):
-    """Why a pod goes nowhere: what is in the way, by node."""
+    """Why no node fits a pod: the filter failure by node."""
 
     obstacles: Mapping[str, Obstacle]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes each reason holds for, as the message counts them."""
+        """Return the number of nodes by reason."""
         counts: dict[str, int] = {}
         for obstacle in self.obstacles.values():
             for reason in obstacle.reasons:
@@ -182,7 +182,7 @@ class Unplaceable(NamedTuple):
         return counts
 
     def message(self) -> str:
-        """The reasons in kube-scheduler's words, such as `0/3 nodes are available: 3 Insufficient cpu.`."""
+        """Return kube-scheduler's message, such as `0/3 nodes are available: 3 Insufficient cpu.`."""
         return tell(len(self.obstacles), self.counts) if self.obstacles else NO_NODES
 
 
@@ -190,20 +190,20 @@ Placement: TypeAlias = Placed | Unplaceable
 
 
 def tell(total: int, counts: Mapping[str, int]) -> str:
-    """Why no node is available, the reasons in the order of their texts, numbers included."""
+    """Format kube-scheduler's message; the reasons are sorted by their texts, counts included."""
     is_conflict = list(counts) == list(CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 
 
 def why_not(pod: PodView, node: Node, nodes: Nodes) -> tuple[str, ...]:
-    """The reasons why a pod does not fit a node; none if it does."""
+    """Return the reasons why a pod does not fit a node; empty if it fits."""
     obstacle = find_obstacle(pod, node, nodes)
     return () if obstacle is None else obstacle.reasons
 
 
 def find_obstacle(pod: PodView, node: Node, nodes: Nodes) -> Obstacle | None:
-    """What keeps a pod from a node; None if it fits, even once those have come for whom room is held there."""
+    """Return why a node rejects a pod; None if it fits, with and without the pods nominated there."""
     held = nodes.held_against(pod, node.name)
     if not held:
         return Filters(pod, nodes).find_obstacle(node)
@@ -218,7 +218,7 @@ def find_obstacle(pod: PodView, node: Node, nodes: Nodes) -> Obstacle | None:
 
 
 def is_about_room(pods: Iterable[PodView], nodes: Nodes) -> bool:
-    """Whether sums of resources alone decide whether these pods fit a node that their rules allow."""
+    """Whether resource sums alone decide if these pods fit a node that passes the static filters."""
     if nodes.neighbours.repelling:
         return False
     shapes = [pod.shape for pod in pods]
@@ -226,20 +226,20 @@ def is_about_room(pods: Iterable[PodView], nodes: Nodes) -> bool:
 
 
 def find_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -> Placement:
-    """Where a pod goes."""
+    """Return the best node for a pod, or why none fits."""
     name = pick_node(pod, nodes, profile)
     return Placed(name) if name else Unplaceable(find_obstacles(pod, nodes))
 
 
 def find_obstacles(pod: PodView, nodes: Nodes) -> dict[str, Obstacle]:
-    """What keeps a pod from each node, by name; nodes it fits are left out."""
+    """Return why each node rejects a pod, by name; fitting nodes are omitted."""
     filters = Filters(pod, nodes)
     found = {node.name: filters.find_obstacle_at(node) for node in nodes}
     return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
 
 
 def pick_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -> str:
-    """The name of the node a pod goes to; '' if it fits none. For those who do not ask why."""
+    """Return the name of the best node for a pod; '' if none fits. Cheaper than `find_node`."""
     nominated = nodes.get(nodes.nomination_of(pod.uid))
     if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
         return nominated.name
@@ -253,7 +253,7 @@ def pick_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -
 
 
 class Filters:
-    """What one pod needs of nodes, worked out for the cluster as it is now."""
+    """The filters of one pod, computed for the current snapshot."""
 
     def __init__(self, pod: PodView, nodes: Nodes) -> None:
         shape = pod.shape
@@ -269,30 +269,30 @@ class Filters:
             self._affinity = affinity if affinity.matters else None
 
     def find_obstacle(self, node: Node) -> Obstacle | None:
-        """What keeps the pod from a node; None if nothing does."""
+        """Return why the node rejects the pod; None if it passes."""
         return self._reach.obstacles[node.name] or find_shortage(self._pod.shape, node) or self._find_conflict(node)
 
     def find_obstacle_at(self, node: Node) -> Obstacle | None:
-        """The same, with those counted for whom room is held on the node."""
+        """Return why the node rejects the pod, with the pods nominated there counted."""
         is_held = bool(self._nodes.nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if is_held else self.find_obstacle(node)
 
     def passes(self, name: str) -> bool:
-        """Whether a node of the pod's shortlist passes the rest."""
+        """Whether a candidate node passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False
         return not self._nodes.nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
     def _find_conflict(self, node: Node) -> Obstacle | None:
-        """What the pods that are there have against it."""
+        """Return the failure that other pods cause."""
         if self._spread is not None and (uneven := self._spread.find_obstacle(node)):
             return uneven
         return None if self._affinity is None else self._affinity.find_obstacle(node)
 
 
 class Wishes:
-    """What one pod would rather have of the nodes it fits, beside a good use of their resources."""
+    """The preferences of one pod, apart from resource scores."""
 
     def __init__(self, pod: PodView, nodes: Nodes, shortlist: Shortlist) -> None:
         self._pod = pod
@@ -304,7 +304,7 @@ class Wishes:
         self.are_none = not (self._reach.preferences or self._reach.aversions or self._drawn or self._spreads)
 
     def best(self, totals: dict[str, int]) -> str:
-        """The best of some nodes, given with their scores for resources; '' if there are none."""
+        """Return the best of the nodes in `totals`, which holds their resource scores; '' if it is empty."""
         if not totals:
             return ""
         add_preferences(totals, self._reach.preferences)

@@ -1,9 +1,9 @@
-"""Gangs: pods that are placed together or not at all, so that two gangs never wait for each other's halves.
+"""Gang scheduling: pods are placed all together or not at all, so that two gangs never hold half of what they need.
 
-Pods of a gang are placed one after the other on the cluster as the ones before left it. Those go first that find a
-place hardest: who may make nobody leave, or only those of low priority, then who needs most. Each makes only those of
-lower priority than its own leave, though the gang stands in line by its most important pod: else who left for the
-least important would come back for its place.
+The pods are placed one by one, each on the snapshot that the previous one left. The hardest to place come first: those
+that may not preempt, then those of low priority, then the largest. A pod preempts only pods of lower priority than its
+own, although the gang is queued by its highest priority. Otherwise the victims of the least important pod would take
+its place back.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,27 +21,27 @@ from batchyard.placement.resources import NOTHING, Profile, less_held
 
 
 class GangPlaced(NamedTuple):
-    """Where the pods of a gang go, by uid."""
+    """The nodes of a gang's pods, by uid."""
 
     nodes: Mapping[str, str]
 
 
 class GangStuck(NamedTuple):
-    """The first pod of a gang for which there is no place, and why."""
+    """The first pod of a gang that fits nowhere, and why."""
 
     pod: PodView
     why: Unplaceable
 
 
 class GangPreemption(NamedTuple):
-    """Where the pods of a gang go, by uid, once the victims have left; each victim with the pod it leaves for."""
+    """The nodes of a gang's pods by uid after preemption, and each victim with its preemptor."""
 
     nodes: Mapping[str, str]
     victims: Sequence[tuple[PodView, PodView]]
 
 
 def place_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
-    """Where all the pods of a gang go. Room that is held for some of them is theirs."""
+    """Return nodes for all the pods of a gang; their own nominations are free to them."""
     with nodes.what_if():
         found, stuck = _place_in_turn(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
         if stuck is not None:
@@ -50,7 +50,7 @@ def place_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangP
 
 
 def preempt_for_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPreemption | Futile:
-    """Who leaves so that all the pods of a gang fit; nobody if that does not make room for all."""
+    """Return the victims that let all pods of a gang fit; a failure if no victims do."""
     if any(awaits_victims(pod, nodes) for pod in pods):
         return UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
@@ -75,15 +75,15 @@ def preempt_for_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) ->
 
 
 def in_order(pods: Sequence[PodView]) -> list[PodView]:
-    """The order in which the pods of a gang are placed."""
+    """Return the pods of a gang in placement order."""
     return sorted(pods, key=_by_need)
 
 
 def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bool:
-    """Whether the nodes have room enough for the pods of each kind, counted without the others.
+    """Whether the nodes have enough capacity for the pods of each kind, counted separately.
 
-    A cheap look that never says no to a gang that fits, or could make room for itself. Those who were asked to leave
-    for it are awaited before others are asked.
+    A cheap check with no false negatives for gangs that fit or could preempt. While earlier victims terminate, further
+    preemption is not considered.
     """
     may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
     wanted: dict[tuple[PodShape, int, bool], list[PodView]] = {}
@@ -93,7 +93,7 @@ def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bo
 
 
 def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preempt: bool) -> bool:
-    """Whether so many pods of a kind may fit, maybe in place of others of lower priority."""
+    """Whether these equal pods may fit, possibly in place of pods of lower priority."""
     pod, count = alike[0], len(alike)
     may_ask = may_preempt and nodes.has_lower_priority(pod.priority)
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
@@ -114,7 +114,7 @@ def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preem
 def _place_in_turn(
     pods: Sequence[PodView], nodes: Nodes, pick: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
-    """Add pods to the nodes picked for them: where each went, and the first for which there is none."""
+    """Add the pods to the nodes that `pick` returns; return the nodes by uid, and the first pod without one."""
     found: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw(pod.uid)
@@ -127,7 +127,7 @@ def _place_in_turn(
                 nodes.add_pod(pod, name)
                 found[pod.uid] = name
             elif pod.shape.affinity:
-                late.append(pod)  # those it must be near may come yet
+                late.append(pod)  # the pods it has affinity to may still be placed
             else:
                 return found, pod
         if len(late) == len(left):
@@ -137,38 +137,38 @@ def _place_in_turn(
 
 
 def _by_need(pod: PodView) -> tuple[bool, int, int, int, int, str]:
-    """For whom others leave, then what few nodes have (extended resources), then cpu and memory, then name."""
+    """Sort key: preemption allowed, priority, extended resources, cpu and memory, name."""
     rare = sum(amount for resource, amount in pod.requests if "/" in resource)
     return pod.may_preempt, pod.priority, -rare, -pod.shape.cpu, -pod.shape.memory, pod.key
 
 
 # --- claims ---
 #
-# What the pods of a gang claim: a node each; or a whole domain, for the leader of a Job that is to be alone in it.
+# The claims of a gang's pods: one node each, or a whole domain for the leader of an exclusively placed Job.
 #
-# Of an exclusively placed Job only the leader exists until it has a node. Here it is placed with stand-ins for the pods
-# that will follow it, so that it never goes where there is no room for them. Source: the webhooks of JobSet, for what
-# followers ask of a node (batchyard.jobs.jobset.exclusive_placement).
+# Only the leader of such a Job exists until it has a node. It is placed with placeholders for its followers, so that it
+# never lands where they have no room. Source: the webhooks of JobSet, for the followers' node requirements
+# (batchyard.jobs.jobset.exclusive_placement).
 
 
 _TOO_SMALL: Final = Obstacle(("node(s) were in a domain without room for the whole Job",), may_yield=True)
 
 
 class Claim(NamedTuple):
-    """Pods that go to one domain together: one that is there, and stand-ins."""
+    """Pods that must be placed in one domain: an existing pod and placeholders."""
 
     pods: Sequence[PodView]
-    #: The label of nodes whose values are the domains; '': every node is one.
+    #: The node label whose values are the domains; '': each node is a domain.
     topology_key: str = ""
 
     @property
     def leader(self) -> PodView:
-        """The pod that is there."""
+        """The existing pod."""
         return self.pods[0]
 
 
 def stand_ins(leader: Obj, count: int) -> list[PodView]:
-    """So many pods that ask of a node what the followers of a leader will ask."""
+    """Return `count` placeholder pods with the followers' node requirements."""
     metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
     pods = []
     for number in range(1, count + 1):
@@ -178,7 +178,7 @@ def stand_ins(leader: Obj, count: int) -> list[PodView]:
 
 
 def domains_of(claim: Claim, nodes: Nodes) -> list[list[Node]]:
-    """The nodes to which the pods of a claim may go as far as labels and taints say, by domain, in order of name."""
+    """Return the nodes that pass the claim's static filters, by domain, domains in order of their names."""
     obstacles = nodes.shortlists.reach(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
@@ -192,9 +192,9 @@ def domains_of(claim: Claim, nodes: Nodes) -> list[list[Node]]:
 
 
 def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | None:
-    """Where in a domain the pods of a claim go, by uid; None if they do not all fit.
+    """Return the nodes of the claim's pods in a domain, by uid; None if they do not all fit.
 
-    They are alike but for the leader, who asks for more: where one found no room the next finds none.
+    The pods are equal but for the leader, which has more requirements: a node that rejects one rejects the next.
     """
     seats: dict[str, str] = {}
     left = iter(domain)
@@ -211,7 +211,7 @@ def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | 
 
 
 def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
-    """Where the pods of a claim go in the first domain in which they all fit; None if there is none."""
+    """Return the nodes of the claim's pods in the first domain that fits all of them; None if none does."""
     for domain in domains_of(claim, nodes):
         seats = fit(claim, domain, nodes)
         if seats is not None:
@@ -220,27 +220,27 @@ def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
 
 
 def seat(claim: Claim, seats: Mapping[str, str], nodes: Nodes) -> None:
-    """Count the pods of a claim as placed."""
+    """Add the pods of a claim to their nodes."""
     for pod in claim.pods:
         nodes.add_pod(pod, seats[pod.uid])
 
 
 def withdraw(claims: Sequence[Claim], nodes: Nodes) -> None:
-    """Hold no more room for claims."""
+    """Withdraw the nominations of the claims' pods."""
     for claim in claims:
         for pod in claim.pods:
             nodes.withdraw(pod.uid)
 
 
 def in_turn(claims: Sequence[Claim]) -> list[Claim]:
-    """The order in which claims are settled: large Jobs first, for any place they leave does for a smaller one."""
+    """Return the order in which claims are placed: large Jobs first, since smaller ones fit more places."""
     by_leader = {claim.leader.uid: claim for claim in claims}
     ordered = [by_leader[leader.uid] for leader in in_order([claim.leader for claim in claims])]
     return sorted(ordered, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
 
 
 def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
-    """Where all the pods of a gang go, stand-ins included. Room that is held for all of them is theirs."""
+    """Return nodes for all the pods of a gang, placeholders included; a complete own nomination is used first."""
     held = held_for(claims, nodes)
     with nodes.what_if():
         withdraw(claims, nodes)
@@ -250,12 +250,12 @@ def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> Gan
 
 
 def held_for(claims: Sequence[Claim], nodes: Nodes) -> dict[str, str]:
-    """Where room is held for the pods of claims, by uid; '' where it is not."""
+    """Return the nominated nodes of the claims' pods, by uid; '' if none."""
     return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
 def are_free(seats: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) -> bool:
-    """Whether all the pods of claims can go there."""
+    """Whether all the pods of the claims fit there."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:
@@ -286,7 +286,7 @@ def _why_not(leader: PodView, nodes: Nodes) -> Unplaceable:
 
 
 def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A leader's spec without the terms that keep the pods of other Jobs away: followers have none."""
+    """Return a leader's spec without its exclusive-placement terms, which followers do not have."""
     for field in ("podAffinity", "podAntiAffinity"):
         terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
         if terms:

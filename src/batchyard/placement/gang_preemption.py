@@ -1,14 +1,14 @@
-"""Hotswap: who leaves so that a gang of higher priority gets the nodes, or the whole domains, that it lacks.
+"""Hotswap preemption: the victims whose eviction gives a gang of higher priority the nodes or domains it lacks.
 
-Who leaves does so whole: all pods of a Workload, or a pod that belongs to none. Nobody leaves for an equal or lower
-priority. Those who leave already count as gone. What it costs that somebody leaves is the work it loses since its last
-checkpoint, then its size, then its name decides.
+A victim is evicted as a whole: all pods of a Workload, or a pod without one. Victims have a lower priority than the
+gang. Pods that already terminate count as gone. The cost of a victim is the work it loses since its last checkpoint,
+then its size, then its name.
 
-If room is held for the gang that is free once they have left, it waits for that. Else its claims
-(batchyard.placement.gang) are settled one after the other, each where that costs least beside those who leave by
-then. Where that makes several leave, it is first tried whether one of those who make room for one claim is enough for
-all; and in the end whoever is not needed stays. So an answer with one is the cheapest; one with several is good, though
-there may be a better one. Only so many places are compared for a claim, and so many of the single ones tried.
+If the room reserved for the gang is free once terminating pods are gone, the gang waits for it. Else its claims
+(batchyard.placement.gang) are settled one by one, each at the lowest cost given the victims so far. If that takes
+several victims, each single victim that suffices for one claim is tried for all claims, and at last unneeded victims
+are spared. So a result with one victim is the cheapest; one with several is good, but not always optimal. The number of
+compared places per claim and of tried single victims is limited.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,58 +23,58 @@ from batchyard.placement.node_info import Node
 from batchyard.placement.preemption import are_mates, lower_pods
 from batchyard.placement.resources import Profile, find_shortage, freed
 
-#: The reason of the Preempted condition of Workloads that left so.
+#: The reason of the Preempted condition of Workloads that Hotswap evicts.
 HOTSWAP: Final = "Hotswap"
-#: How many places are compared for one claim, and how many are tried who might be enough alone.
+#: How many places are compared for a claim, and how many victims are tried alone.
 PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32
 
 
 class Occupant(NamedTuple):
-    """Pods that leave together or not at all."""
+    """Pods that are evicted together or not at all."""
 
-    #: `namespace/name` of the Workload, or of the pod that belongs to none.
+    #: `namespace/name` of the Workload, or of a pod without one.
     name: str
     pods: Sequence[PodView]
-    #: The work it loses, in time of pods.
+    #: The work it loses, in pod time.
     lost: Duration
-    #: It was told to leave already: that costs nothing more.
+    #: It is already being evicted: that costs nothing more.
     is_leaving: bool = False
 
     @property
     def priority(self) -> int:
-        """That of its most important pod."""
+        """The highest priority of its pods."""
         return max([pod.priority for pod in self.pods])
 
 
 class Swap(NamedTuple):
-    """Where the pods of a gang go, by uid and stand-ins included, once these have left, the cheapest first."""
+    """The nodes of a gang's pods by uid, placeholders included, and the victims, cheapest first."""
 
     nodes: Mapping[str, str]
     victims: Sequence[Occupant]
 
 
 OccupantOf: TypeAlias = Callable[[PodView], Occupant | None]
-"""The occupant of a pod that is on a node; None if it cannot be made to leave."""
+"""Returns the unit with which a running pod is evicted; None if it cannot be evicted."""
 Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
 class _Place(NamedTuple):
-    """A place for a claim: where its pods go, and who leaves."""
+    """A place for a claim: the nodes of its pods by uid, and the victims."""
 
     seats: Mapping[str, str]
     occupants: Sequence[Occupant]
 
 
 class _Rival(NamedTuple):
-    """An occupant, and those of its pods that are in a domain."""
+    """A possible victim, and its pods in one domain."""
 
     occupant: Occupant
     inside: list[PodView]
 
 
 def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> Swap | None:
-    """Who leaves for claims that have no place, and where they go then; None if that does not make room for all."""
+    """Return the victims for claims that have no place, and the resulting nodes; None if none suffice."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
     search = _Search(claims, nodes, occupant_of, profile)
@@ -89,7 +89,7 @@ def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, pr
 
 
 def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
-    """What a Workload that leaves is told; it begins as all such messages do, so that the preemptor is found."""
+    """Return the eviction message of a Workload; it starts like Kueue's, so that tools find the preemptor."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
         f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
@@ -98,13 +98,13 @@ def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
 
 
 def cost(occupants: Sequence[Occupant]) -> Cost:
-    """What it costs that these leave."""
+    """Return the cost of evicting these."""
     told = [occupant for occupant in occupants if not occupant.is_leaving]
     return sum([o.lost for o in told]), sum([len(o.pods) for o in told]), sorted([o.name for o in told])
 
 
 class _Search:
-    """One question, asked once for all who may leave and again for some of them only."""
+    """One search, run for all possible victims and again for subsets."""
 
     def __init__(self, claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> None:
         self._claims = in_turn(claims)
@@ -113,11 +113,11 @@ class _Search:
         self._occupant_of = occupant_of
         self._profile = profile
         self._allowed: Mapping[str, None] | None = None
-        #: Those who make room for a claim alone, by name.
+        #: Victims that make room for a claim alone, by name.
         self.singles: dict[str, Occupant] = {}
 
     def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
-        """Settle all claims, with these allowed to leave; None: anybody."""
+        """Settle all claims; only `allowed` may be evicted (None: no restriction)."""
         self._allowed = allowed
         with self._nodes.what_if():
             withdraw(self._claims, self._nodes)
@@ -128,7 +128,7 @@ class _Search:
             return self._settle()
 
     def _settle(self) -> Swap | None:
-        """Settle one claim after the other; those that must be near others of them may have to wait for these."""
+        """Settle the claims one by one. Claims with affinity to others may have to be retried after those."""
         seats: dict[str, str] = {}
         victims: dict[str, Occupant] = {}
         left: Sequence[Claim] = self._claims
@@ -162,7 +162,7 @@ class _Search:
         return self._cheapest_place(claim) if seats is None else _Place(seats, ())
 
     def _cheapest_place(self, claim: Claim) -> _Place | None:
-        """The place where it costs least that others leave."""
+        """Return the place with the lowest eviction cost."""
         places: list[_Place] = []
         for domain in domains_of(claim, self._nodes):
             place = self._cleared(claim, domain)
@@ -176,7 +176,7 @@ class _Search:
         return min(places, key=lambda place: cost(place.occupants), default=None)
 
     def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
-        """A domain once those have left who must; None if that does not help."""
+        """Return a domain after the necessary evictions; None if evictions do not make the claim fit."""
         if not any(_can_be_cleared(node, claim.leader) for node in domain):
             return None
         rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.occupant), reverse=True)
@@ -191,7 +191,7 @@ class _Search:
         return _Place(seats, [rival.occupant for rival in rivals])
 
     def _rivals_in(self, domain: Sequence[Node], claimant: PodView) -> list[_Rival]:
-        """Those in a domain who may be made to leave for a pod."""
+        """Return the units in a domain that may be evicted for a pod."""
         rivals: dict[str, _Rival] = {}
         for node in domain:
             for pod in node.pods.values():
@@ -208,7 +208,7 @@ class _Search:
         return is_allowed and claimant.may_preempt and occupant.priority < claimant.priority
 
     def _fit_without(self, rivals: Sequence[_Rival], claim: Claim, domain: Sequence[Node]) -> Mapping[str, str] | None:
-        """Where the pods of a claim go once these have left the domain."""
+        """Return the nodes of the claim's pods without these units in the domain; None if they do not fit."""
         with self._nodes.what_if():
             for rival in rivals:
                 for pod in rival.inside:
@@ -217,7 +217,7 @@ class _Search:
 
 
 def _can_be_cleared(node: Node, claimant: PodView) -> bool:
-    """A quick look: whether there would be room for a pod if all of lower priority left the node."""
+    """Whether a pod may fit the node if all pods of lower priority left; a quick check."""
     lower = lower_pods(claimant, node)
     if not lower or claimant.shape.host_ports:
         return bool(lower)
@@ -225,7 +225,7 @@ def _can_be_cleared(node: Node, claimant: PodView) -> bool:
 
 
 def _without_unneeded(swap: Swap, search: _Search) -> Swap:
-    """The same with those spared, the dearest first, without whom it would do as well."""
+    """Return the swap without the victims that are not needed, tried from the most expensive down."""
     for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
         allowed = {occupant.name: None for occupant in swap.victims if occupant.name != victim.name}
         swap = search.run(allowed) or swap

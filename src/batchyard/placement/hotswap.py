@@ -1,13 +1,12 @@
-"""Hotswap, its first half: the pods of gangs whose node is lost are failed and removed as soon as that is known.
+"""Hotswap: fails and deletes the pods of gangs on lost nodes at once, and moves gangs to other nodes.
 
-Without it they stay for the five minutes that pods tolerate it, and then until the node is gone or back, since nobody
-else can end them; only then does their Job fail and the gang start anew. This does at once what an administrator does
-with the taint out-of-service. The other half, to find the gang another place, is placement's
-(batchyard.placement.hotswap).
+By default such pods stay for the 300 s toleration, and then until the node is deleted or recovers. Only then does their
+Job fail and the gang restart. The controller does at once what an administrator does with the out-of-service taint. The
+second half (`Swaps`) frees nodes for the restarted gang.
 
-Nodes and pods are heard of apart from each other. So a pod that was placed on a node after that was lost, or just now
-on one that is not known, is left alone for a moment: whoever placed it knew of a node that is back, or new. Kubernetes
-places pods on a node that is back while that still has the taint that drives out, which all tolerate for five minutes.
+Watch events of nodes and pods have no common order. A pod that was bound to a node after the node was lost, or recently
+to an unknown node, is therefore left alone for a short time: the scheduler may know a newer state of the node.
+Kubernetes binds pods to a recovered node that still has the NoExecute taint, which all pods tolerate for five minutes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ from batchyard.placement.index import pod_key
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload import lifecycle as swaps_lifecycle
 
-#: How much later than of a pod one may hear of its node.
+#: Maximum delay of a node's watch event after a pod's.
 HEARD_WITHIN: Final = 10 * SECOND
 BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
 
@@ -44,7 +43,7 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 class Hotswap:
-    """See the module."""
+    """Controller that fails and deletes pods of gangs on lost nodes."""
 
     name = "hotswap"
     rank = 0
@@ -52,11 +51,11 @@ class Hotswap:
 
     def __init__(self) -> None:
         self._pods = PodsByNode()
-        #: The nodes there are, each with whether it is lost.
+        #: The known nodes, and whether each is lost.
         self._lost: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The pods of a node that is lost, and a pod that changes on one."""
+        """Return the pods of a node that was lost, or a changed pod on such a node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -67,7 +66,7 @@ class Hotswap:
         return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Fail a pod of a gang if its node is lost, and remove it when that is written."""
+        """Fail a pod of a gang whose node is lost; once that is written, delete it."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.node_of(pod)
         if pod is None or not name or not _is_of_gang(pod):
@@ -84,28 +83,28 @@ class Hotswap:
         return Outcome([UpdateStatus(failed)], [event])
 
     def _may_be_lost(self, node: str) -> bool:
-        """Whether a node is lost, or not known."""
+        """Whether a node is lost or unknown."""
         return bool(node) and self._lost.get(node, True)
 
 
 def _is_of_gang(pod: Obj) -> bool:
-    """Whether a pod is of a Workload, or of a JobSet without a queue: such a JobSet restarts as a whole too."""
+    """Whether a pod belongs to a Workload, or to a JobSet without a queue, which also restarts as a whole."""
     return bool(annotation(pod, well_known.WORKLOAD) or label(pod, well_known.JOB_SET_UID))
 
 
 def is_lost(node: Obj) -> bool:
-    """Whether nobody hears of a node any more."""
+    """Whether the node's kubelet no longer reports."""
     return nodes.readiness(node) == "Unknown" or nodes.has_taint(node, well_known.UNREACHABLE)
 
 
 def _heard_by(node: Obj | None, pod: Obj) -> Instant:
-    """When one has heard what whoever placed the pod knew of its node; long since, if that was before it was lost."""
+    """Return when watch events up to the pod's binding have arrived; the binding itself if the loss came later."""
     placed = lifecycle.scheduled_at(pod)
     return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
 
 
 def _lost_at(node: Obj, unless_told: Instant) -> Instant:
-    """Since when a lost node has not been heard of, or has had the taint."""
+    """Return the time at which the node was lost: its Unknown condition or its taint, whichever is later."""
     ready = find_condition(node, nodes.READY)
     marks = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
     marks += [taint.get("timeAdded") for taint in nodes.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
@@ -113,7 +112,7 @@ def _lost_at(node: Obj, unless_told: Instant) -> Instant:
 
 
 def _is_left_over(pod: Obj) -> bool:
-    """Whether a pod has not ended; or is still to be deleted, since it was failed here or was to go anyway."""
+    """Whether a pod still needs to be failed or deleted: it is active, was failed here, or is terminating."""
     if not lifecycle.is_terminal(pod):
         return True
     target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
@@ -123,14 +122,14 @@ def _is_left_over(pod: Obj) -> bool:
 
 # --- swaps ---
 #
-# Hotswap, its second half: what a pass of placement looks up and writes so that a gang gets the place of others.
+# Hotswap, its second half: the reads and writes of a placement pass that frees nodes for a gang.
 #
-# Who leaves is decided in batchyard.core.hotswap. A Workload leaves as Kueue preempts: it is evicted, so its job is
-# suspended, its pods stop, and it queues again.
+# batchyard.placement.gang_preemption chooses the victims. A Workload is evicted as in Kueue's preemption: its job is
+# suspended, its pods stop, and it is requeued.
 
 
 class Swaps:
-    """One pass of placement. Nobody is looked up twice in it."""
+    """The lookups of one placement pass, cached."""
 
     def __init__(self, nodes: Nodes, held: HeldRoom, reader: Reader, now: Instant) -> None:
         held.refresh(reader)
@@ -138,27 +137,27 @@ class Swaps:
         self._nodes = nodes
         self._reader = reader
         self._now = now
-        #: By gang, or by the uid of a pod without one.
+        #: By gang, or by pod uid for pods without one.
         self._occupants: dict[str, Occupant | None] = {}
         self._gangs: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
-        """What waiting pods claim: a leader a whole domain, for all pods of its Job that are not there yet."""
+        """Return the claims of pending pods; a leader claims a whole domain for all missing pods of its Job."""
         return [self._claim_of(pod) for pod in pods]
 
     def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
-        """Hold room for all who will follow the leaders of claims; without seats, for nobody."""
+        """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
         self._held.hold(claims, seats)
 
     def occupant_of(self, pod: PodView) -> Occupant | None:
-        """With whom a pod leaves, and what that costs; None if it cannot be made to leave."""
+        """Return the unit with which a pod is evicted, and its cost; None if it cannot be evicted."""
         key = pod.gang or pod.uid
         if key not in self._occupants:
             self._occupants[key] = self._of_gang(pod) if pod.gang else self._occupant(pod.key, (pod,))
         return self._occupants[key]
 
     def evict(self, occupant: Occupant, preemptor: PodView, outcome: Outcome) -> Obj | None:
-        """Evict the Workload of an occupant; None if it is a pod without one, which is to be deleted instead."""
+        """Evict the occupant's Workload and return it; None for a pod without one, which the caller deletes."""
         pod = occupant.pods[0]
         self._occupants[pod.gang or pod.uid] = occupant._replace(is_leaving=True)
         victim = self._workload_of(pod) if pod.gang else None
@@ -177,7 +176,7 @@ class Swaps:
         outcome.add(UpdateStatus(evicted), events)
         return victim
 
-    # --- what is looked up ---
+    # --- lookups ---
 
     def _claim_of(self, pod: PodView) -> Claim:
         obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
@@ -196,7 +195,7 @@ class Swaps:
                     self._gangs.setdefault(other.gang, []).append(other)
         pods = self._gangs.get(pod.gang)
         if pods is None:
-            return None  # bound in this very pass
+            return None  # bound in this pass
         return self._occupant(str(key_of(workload)), pods)._replace(is_leaving=swaps_lifecycle.is_evicted(workload))
 
     def _occupant(self, name: str, pods: Sequence[PodView]) -> Occupant:
@@ -210,19 +209,19 @@ class Swaps:
         return lost_work(started, checkpoint_interval(self._with_owners(obj)), self._now)
 
     def _with_owners(self, pod: Obj) -> Iterable[Obj]:
-        """A pod, its Job, and the JobSet above."""
+        """Yield a pod, its Job, and the JobSet that owns it."""
         yield pod
         yield from jobs_above(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> Obj | None:
-        """The Workload of a pod of a gang."""
+        """Return the Workload of a pod of a gang."""
         obj = self._reader.get(pod_key(pod))
         name = None if obj is None else annotation(obj, well_known.WORKLOAD)
         return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
 
 
 def _events(victim: Key, told: str, preemptor: Key) -> list[EventRecord]:
-    """What both sides are told."""
+    """Return the Events of the victim and of the preemptor."""
     return [
         EventRecord(victim, "Normal", "EvictedDueToPreempted", told),
         EventRecord(victim, "Normal", "Preempted", told),

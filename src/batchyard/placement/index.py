@@ -1,7 +1,7 @@
-"""What placement knows: the nodes with their pods, and who waits. Built from watch events alone.
+"""Index of the placement controller: the cluster snapshot and the scheduling queue, built from watch events.
 
-A pod that was given a node counts there at once (assume); its watch event confirms it. What was written and is not
-confirmed when all writes have landed has failed: `recover` reads it again.
+A bound pod counts on its node at once (assume); its watch event confirms it. A write that is unconfirmed when all
+writes have completed has failed: `recover` reads its object again.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from batchyard.placement.units import GATED
 from batchyard.scheduling.workload.lifecycle import is_evicted
 
 KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
-#: The schedulers this one stands for, each with the profile it is known for; None: the cluster's.
+#: The scheduler names that this one serves, each with its profile; None: the cluster's.
 _SCHEDULERS: Final[Mapping[str, Profile | None]] = {
     "default-scheduler": None,
     "gke.io/optimize-utilization-scheduler": Profile.OPTIMIZE_UTILIZATION,
@@ -30,7 +30,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class Victim(NamedTuple):
-    """A pod that was asked to leave, or a Workload that was evicted, and the uid of the pod it leaves for."""
+    """A pod or Workload whose eviction was written, and the uid of the preemptor."""
 
     key: Key
     uid: str
@@ -38,15 +38,15 @@ class Victim(NamedTuple):
 
 
 class PlacementIndex:
-    """See the module."""
+    """Cluster snapshot, scheduling queue and unconfirmed writes."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self.nodes = Nodes()
         self.waiting = WaitingPods(self.nodes)
-        #: Pods whose status is to say that they are gated, or that they have a node.
+        #: Pods whose PodScheduled condition must be updated: gated or bound.
         self.untold: dict[str, PodView] = {}
-        #: Pods about which something was written, until their watch event comes.
+        #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
         self._victims: list[Victim] = []
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -57,37 +57,37 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Take note of a change; whether there is something to do."""
+        """Apply a watch event; return whether a pass is needed."""
         self._handlers[event.key.kind](event)
         return self.waiting.has_work or bool(self.untold) or bool(self._victims)
 
     def profile_of(self, pod: PodView) -> Profile:
-        """How nodes are preferred for a pod."""
+        """Return the scoring profile for a pod."""
         return _SCHEDULERS[pod.scheduler] or self._profile
 
     # --- decisions that count at once ---
 
     def assume(self, pod: PodView, node_name: str) -> None:
-        """A pod was given a node."""
+        """Count a pod on its node before the binding is confirmed."""
         self.waiting.drop(pod.uid)
         self._place(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Room is held for a pod."""
+        """Nominate a pod before the write is confirmed."""
         self.nodes.nominate(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def expect(self, pod: PodView) -> None:
-        """Something was written about a pod that waits: if that fails, it is tried again."""
+        """Expect confirmation of a status write; if that fails, the pod is tried again."""
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def condemn(self, victim: Key, uid: str, preemptor: PodView) -> None:
-        """A pod or a Workload was asked to leave for a pod."""
+        """Record the eviction of a pod or a Workload for a preemptor."""
         self._victims.append(Victim(victim, uid, preemptor.uid))
 
     def recover(self, reader: Reader) -> None:
-        """All that was written has landed: look again at that which did not come true."""
+        """After all writes have completed, reread the objects of unconfirmed ones and activate their pods."""
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed.items():
             obj = reader.get(key)
@@ -135,7 +135,7 @@ class PlacementIndex:
             self._sync(view)
 
     def _sync(self, pod: PodView) -> None:
-        """A pod is as it is now."""
+        """Put a pod where its current state belongs: bound, pending, gated or ignored."""
         self.untold.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
             self._forget(pod.uid)
@@ -170,14 +170,14 @@ class PlacementIndex:
             self.waiting.add(pod)
 
     def _forget(self, uid: str) -> None:
-        """A pod concerns placement no more."""
+        """Remove a pod that no longer concerns placement."""
         self._remove(uid)
         self.untold.pop(uid, None)
         self.waiting.drop(uid)
         self.nodes.withdraw(uid)
 
     def _place(self, pod: PodView, node_name: str) -> None:
-        """A pod is on a node, maybe for long."""
+        """Count a pod on a node, whether it is new there or not."""
         known = self.nodes.pod(pod.uid)
         if known is not None and self.nodes.place_of(pod.uid) == node_name and _asks_for_the_same(pod, known):
             self.nodes.update_pod(pod)
@@ -190,7 +190,7 @@ class PlacementIndex:
         self.waiting.note_moved(pod, not pod.deleting)
 
     def _remove(self, uid: str) -> None:
-        """A pod is on no node."""
+        """Remove a pod from its node."""
         known = self.nodes.pod(uid)
         if known is not None:
             self.nodes.remove_pod(uid)
@@ -198,12 +198,12 @@ class PlacementIndex:
 
 
 def pod_key(pod: PodView) -> Key:
-    """The key of a pod."""
+    """Return the key of a pod."""
     return Key(scheme.POD, pod.namespace, pod.name)
 
 
 def _asks_for_the_same(pod: PodView, known: PodView) -> bool:
-    """Whether two revisions of a pod are placed alike."""
+    """Whether two revisions of a pod have the same requirements."""
     return (
         pod.shape is known.shape
         and pod.labels == known.labels

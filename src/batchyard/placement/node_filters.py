@@ -1,6 +1,6 @@
-"""What keeps a pod from a node whatever runs there: the node's state, its taints, its labels.
+"""Static node filters, independent of other pods: unschedulable, taints, labels.
 
-The words are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttoleration and nodeaffinity;
+Messages are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttoleration and nodeaffinity;
 k8s.io/component-helpers nodeaffinity.
 """
 
@@ -17,22 +17,22 @@ _NAME: Final = "metadata.name"
 
 
 class Obstacle(NamedTuple):
-    """Why a pod cannot go to a node."""
+    """Why a node rejects a pod."""
 
     reasons: tuple[str, ...]
-    #: Whether it could if pods of lower priority left the node.
+    #: Whether preemption of pods of lower priority may resolve it.
     may_yield: bool
 
 
 _CORDONED: Final = Obstacle(("node(s) were unschedulable",), may_yield=False)
 _NO_MATCH: Final = Obstacle(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
 CONFLICT: Final = Obstacle(("pod affinity terms conflict",), may_yield=False)
-"""No node can have all the names that are asked for. It is told once, not by node."""
+"""No node can match all the required names. The message states it once, without a count."""
 _NOT_NAMED: Final = Obstacle(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
-    """What keeps pods of these rules from a node; None if nothing does."""
+    """Return why a node rejects pods with these rules; None if it does not."""
     named = _names(rules)
     if named is not None and node.name not in named:
         return _NOT_NAMED if named else CONFLICT
@@ -45,7 +45,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
-    """Whether node selector and required node affinity hold."""
+    """Whether the node selector and required node affinity match."""
     labels = node.labels
     for key, value in rules.node_selector:
         if labels.get(key) != value:
@@ -59,22 +59,22 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
 
 
 def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
-    """Whether no taint keeps pods of these rules off the node."""
+    """Whether the pods tolerate all NoSchedule and NoExecute taints of the node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
 def preference(rules: NodeRules, node: NodeView) -> int:
-    """The sum of the weights of preferred node affinity that holds. An empty term counts nothing."""
+    """Return the sum of the weights of matching preferred node affinity terms. An empty term never matches."""
     return sum(weight for weight, term in rules.preferences if _holds(term, node))
 
 
 def aversion(rules: NodeRules, node: NodeView) -> int:
-    """How many taints would rather not have pods of these rules."""
+    """Return the number of PreferNoSchedule taints that the pods do not tolerate."""
     return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
 
 def _names(rules: NodeRules) -> Sequence[str] | None:
-    """The names of nodes that the alternatives allow, if every one of them allows only some; None: any."""
+    """Return the node names that the terms allow if every term restricts them; None: no restriction."""
     allowed: list[str] = []
     for term in rules.affinity or ():
         lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
@@ -85,7 +85,7 @@ def _names(rules: NodeRules) -> Sequence[str] | None:
 
 
 def _holds(term: NodeTerm, node: NodeView) -> bool:
-    """Whether all of a term holds; an empty one never does."""
+    """Whether all requirements of a term match; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
     named: Mapping[str, str] = {_NAME: node.name}

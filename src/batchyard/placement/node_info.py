@@ -1,4 +1,4 @@
-"""One node as placement sees it: what it is, what runs there, what is left."""
+"""Scheduling state of one node: its spec, pods and free resources."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,11 +7,11 @@ from batchyard.api.views.pods import HostPort, PodView
 from batchyard.api.well_known import GPU_MILLI
 from batchyard.placement.devices import Devices
 
-_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Kubernetes takes a missing hostIP for
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' default of hostIP
 
 
 class Node:
-    """See the module. Only Nodes changes it."""
+    """Spec, pods and free resources of a node. Only the cluster snapshot changes it."""
 
     __slots__ = ("_below", "devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
 
@@ -19,19 +19,19 @@ class Node:
         self.name = view.name
         self.view = view
         self.pods: dict[str, PodView] = {}
-        """The pods bound to it or assumed to be, by uid."""
+        """The pods that are bound to it or assumed, by uid."""
         self.left = dict(view.allocatable)
-        """What is left by resource; below zero where more is taken than there is."""
+        """Free amounts by resource; negative if overcommitted."""
         self.scored_cpu = 0
-        """The cpu that is taken, as scores count it."""
+        """Requested cpu as scores count it (with defaults)."""
         self.scored_memory = 0
         self.ports: dict[HostPort, int] = {}
-        """How many pods hold a port."""
+        """Number of pods by host port."""
         self.devices = Devices(view.allocatable.get(GPU_MILLI, 0))
         self._below: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
-        """It changed; its pods stay."""
+        """Replace the node's spec; its pods stay."""
         before, self.view = self.view, view
         if view.allocatable == before.allocatable:
             return
@@ -41,7 +41,7 @@ class Node:
         self.left = {r: view.allocatable.get(r, 0) - taken.get(r, 0) for r in {**view.allocatable, **taken}}
 
     def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
-        """A pod comes; with the devices it had here before, if it did."""
+        """Add a pod; `devices`: the GPUs it had here before, if any."""
         self.pods[pod.uid] = pod
         self._below.clear()
         left = self.left
@@ -55,7 +55,7 @@ class Node:
             self.ports[port] = self.ports.get(port, 0) + 1
 
     def release(self, uid: str) -> Sequence[int]:
-        """A pod that is there goes; the devices it had."""
+        """Remove a pod and return its GPUs."""
         pod = self.pods.pop(uid)
         self._below.clear()
         for resource, amount in pod.requests:
@@ -69,7 +69,7 @@ class Node:
         return self.devices.release(uid) if pod.shape.gpu_milli else ()
 
     def taken_below(self, priority: int) -> Mapping[str, int]:
-        """What pods of lower priority have of it, by resource."""
+        """Return what pods of lower priority have requested, by resource."""
         known = self._below.get(priority)
         if known is None:
             known = self._below[priority] = {}
@@ -79,7 +79,7 @@ class Node:
         return known
 
     def has_port(self, wanted: HostPort) -> bool:
-        """Whether a port is free. The address of all takes the port at every address."""
+        """Whether a host port is free. The address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(
@@ -92,11 +92,11 @@ class Node:
 
 # --- changes ---
 #
-# Which nodes changed since a moment: so that whoever remembers something of nodes looks only at those again.
+# Change log of nodes, so that caches update only what changed.
 
 
 class Changes:
-    """Names in the order of their last change; moments are numbers that only grow."""
+    """Node names in order of their last change, each with an increasing generation."""
 
     __slots__ = ("_last", "now")
 
@@ -105,13 +105,13 @@ class Changes:
         self._last: dict[str, int] = {}
 
     def note(self, name: str) -> None:
-        """Something about a node changed, came or went."""
+        """Record a change of a node."""
         self.now += 1
         self._last.pop(name, None)
         self._last[name] = self.now
 
     def since(self, moment: int) -> list[str]:
-        """The nodes that changed after a moment, the latest first."""
+        """Return the nodes that changed after a generation, latest first."""
         if moment == self.now:
             return []
         names = []

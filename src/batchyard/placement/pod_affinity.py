@@ -1,4 +1,4 @@
-"""Pod affinity and anti-affinity: what pods that are there mean for a pod to come.
+"""Inter-pod affinity and anti-affinity of pending and existing pods.
 
 Domains are the values of the topology keys on the nodes. Source: kube-scheduler's plugin interpodaffinity.
 """
@@ -13,38 +13,38 @@ from batchyard.placement.node_info import Node
 
 # --- neighbours ---
 #
-# Pods by what other pods say of them: by their labels, and by the terms they hold against those to come.
+# Index of placed pods by their labels and affinity terms.
 #
-# Everything is counted by node, so that labels of nodes may change at any time.
+# Counts are kept by node, so that node labels may change at any time.
 
 
 Counts: TypeAlias = dict[str, int]
-"""How many pods, by node."""
+"""Number of pods by node."""
 
 _Term = TypeVar("_Term", PodTerm, tuple[PodTerm, int])
-#: A required affinity term of a pod that is there draws others with this weight. Source: hardPodAffinityWeight.
+#: The weight of required affinity terms of existing pods in scores. Source: hardPodAffinityWeight.
 _REQUIRED_WEIGHT: Final = 1
 
 
 class Neighbours:
-    """The pods that are placed."""
+    """Index of the placed pods by label and affinity term."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[PodView, str]] = {}
-        #: Uids by the value of a label, for those labels that selectors have asked for.
+        #: Uids by label value, for the labels that selectors have used.
         self._by_label: dict[str, dict[str, dict[str, None]]] = {}
-        #: Required anti-affinity of pods that are there.
+        #: Required anti-affinity terms of placed pods.
         self.repelling: dict[PodTerm, Counts] = {}
-        #: What draws pods to others that are there, or away from them (below zero), by term and weight.
+        #: Affinity terms of placed pods with their weights (negative: anti-affinity).
         self.drawing: dict[tuple[PodTerm, int], Counts] = {}
 
     def get(self, uid: str) -> PodView | None:
-        """A pod that is there."""
+        """Return a placed pod."""
         found = self._pods.get(uid)
         return None if found is None else found[0]
 
     def add(self, pod: PodView, node_name: str) -> None:
-        """A pod came."""
+        """Add a placed pod."""
         self._pods[pod.uid] = pod, node_name
         for key, by_value in self._by_label.items():
             if key in pod.labels:
@@ -52,13 +52,13 @@ class Neighbours:
         self._count(pod, node_name, 1)
 
     def update(self, pod: PodView) -> PodView:
-        """A pod is another revision now, with the same labels and terms; the one before it."""
+        """Replace a pod by another revision with the same labels and terms; return the previous one."""
         before, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
         return before
 
     def remove(self, pod: PodView, node_name: str) -> None:
-        """A pod went."""
+        """Remove a placed pod."""
         del self._pods[pod.uid]
         for key, by_value in self._by_label.items():
             value = pod.labels.get(key)
@@ -69,7 +69,7 @@ class Neighbours:
         self._count(pod, node_name, -1)
 
     def selected(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
-        """The pods whose labels a selector selects, each with its node's name."""
+        """Yield the pods that a selector matches, each with its node's name."""
         if selector is None:
             return
         for uid in self._candidates(selector):
@@ -78,7 +78,7 @@ class Neighbours:
                 yield found
 
     def _candidates(self, selector: Selector) -> Iterator[str]:
-        """Uids of pods that may be selected, by the first requirement that names labels a pod must have."""
+        """Return the uids that may match, by the first requirement that demands a label."""
         for requirement in selector.requirements:
             if requirement.operator == "In":
                 by_value = self._labelled(requirement.key)
@@ -88,7 +88,7 @@ class Neighbours:
         return iter(list(self._pods))
 
     def _labelled(self, key: str) -> Mapping[str, dict[str, None]]:
-        """Uids by the value of a label."""
+        """Return the uids by the value of a label."""
         known = self._by_label.get(key)
         if known is None:
             known = self._by_label[key] = {}
@@ -117,7 +117,7 @@ def _add(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) ->
 
 
 Domain: TypeAlias = tuple[str, str]
-"""A topology key and a value of it."""
+"""A topology key and one of its values."""
 
 _AFFINITY: Final = Obstacle(("node(s) didn't match pod affinity rules",), may_yield=False)
 _ANTI_AFFINITY: Final = Obstacle(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
@@ -125,22 +125,22 @@ _REPELLED: Final = Obstacle(("node(s) didn't satisfy existing pods anti-affinity
 
 
 class Surroundings(Protocol):
-    """What affinity reads of the cluster."""
+    """The parts of the cluster snapshot that affinity reads."""
 
     @property
     def neighbours(self) -> Neighbours:
-        """The pods that are placed."""
+        """The placed pods."""
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Labels by namespace."""
 
     def get(self, name: str) -> Node | None:
-        """A node by name."""
+        """Return a node by name."""
 
 
 class Affinity:
-    """The required terms of a pod and of those that are there, counted by domain."""
+    """The required terms of a pod and of the placed pods, evaluated by domain."""
 
     def __init__(self, pod: PodView, around: Surroundings) -> None:
         self._pod = pod
@@ -149,15 +149,15 @@ class Affinity:
         self._far = {term: self._domains_of(term) for term in pod.shape.anti_affinity}
         self._repelled = self._repelled_domains()
         self._is_first = not any(self._near.values()) and all(map(self._is_meant, pod.shape.affinity))
-        #: Whether there is a node it could keep the pod from.
+        #: Whether some node may fail it.
         self.matters = bool(self._near or any(self._far.values()) or self._repelled)
 
     def find_obstacle(self, node: Node) -> Obstacle | None:
-        """What keeps the pod from a node; None if nothing does."""
+        """Return why a node fails the terms; None if it passes."""
         labels = node.view.labels
         for term, domains in self._near.items():
             value = labels.get(term.topology_key)
-            # The first pod of a group whose affinity means itself has nobody to join.
+            # The first pod of a group whose affinity selects itself has no pod to join.
             if value is None or (value not in domains and not self._is_first):
                 return _AFFINITY
         for term, domains in self._far.items():
@@ -169,7 +169,7 @@ class Affinity:
         return None
 
     def _drawn(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
-        """For each term the domains with pods that all the terms mean."""
+        """Return for each term the domains with pods that match all the terms."""
         found: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
         if not terms:
             return found
@@ -181,7 +181,7 @@ class Affinity:
         return found
 
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
-        """The domains with pods that a term means."""
+        """Return the domains with pods that a term matches."""
         domains: dict[str, None] = {}
         for pod, node_name in self._around.neighbours.selected(term.selector):
             if term.selects(pod.namespace, pod.labels, self._around.namespaces):
@@ -189,7 +189,7 @@ class Affinity:
         return domains
 
     def _repelled_domains(self) -> list[Domain]:
-        """The domains whose pods want none like this one near them."""
+        """Return the domains whose pods have anti-affinity to this one."""
         found: dict[Domain, None] = {}
         for term, by_node in self._around.neighbours.repelling.items():
             if self._is_meant(term):
@@ -205,12 +205,12 @@ class Affinity:
             domains[node.view.labels[key]] = None
 
     def _is_meant(self, term: PodTerm) -> bool:
-        """Whether a term of another pod means this one."""
+        """Whether a term of another pod matches this one."""
         return term.selects(self._pod.namespace, self._pod.labels, self._around.namespaces)
 
 
 def attraction(pod: PodView, around: Surroundings) -> dict[Domain, int]:
-    """How much each domain draws a pod, by its own preferences and those of the pods there; below zero: repels."""
+    """Return the score of each domain for a pod, by its own preferences and those of placed pods; negative: repels."""
     drawn: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
         by_node: Counts = {}

@@ -1,8 +1,8 @@
-"""Who must leave so that a pod fits: pods of lower priority on one node, as few and as unimportant as will do.
+"""Preemption: the fewest and least important pods of lower priority whose eviction makes a pod fit on one node.
 
 Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
-defaultpreemption. Whose disruption budget lets nobody go is spared if that is possible at all. Where kube-scheduler
-starts its search at a random node, this one starts at the first by name.
+defaultpreemption. Pods whose disruption budget allows no disruption are spared if possible. Where kube-scheduler starts
+its search at a random node, this one starts at the first by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from batchyard.placement.node_filters import Obstacle
 from batchyard.placement.node_info import Node
 from batchyard.placement.resources import find_shortage, less_held
 
-#: How many nodes with victims are compared: a tenth of those that come into question, but so many at least.
+#: How many nodes with victims are compared: 10 % of the candidates, but at least 100.
 _CANDIDATES_MIN: Final = 100
 _CANDIDATES_PERCENT: Final = 10
-#: Adds up priorities so that more victims weigh more, negative priorities or not.
+#: Offset for sums of priorities, so that more victims weigh more even with negative priorities.
 _PRIORITY_OFFSET: Final = 2**31
-#: When a pod that the kubelet has not seen is taken to start: after all others.
+#: Assumed start time of a pod without a reported one: after all others.
 _NOT_STARTED: Final = 2**63
 
 _NO_VICTIMS: Final = Obstacle(("No preemption victims found for incoming pod",), may_yield=False)
@@ -28,19 +28,19 @@ _NO_HELP: Final = "Preemption is not helpful for scheduling"
 
 
 class Preemption(NamedTuple):
-    """Who leaves which node for a pod, the most important first."""
+    """The node and its victims, most important first."""
 
     node: str
     victims: tuple[PodView, ...]
-    #: How many of them leave though their disruption budgets say no.
+    #: How many victims violate their disruption budgets.
     violations: int = 0
 
 
 class Futile(NamedTuple):
-    """Why nobody leaves, in kube-scheduler's words."""
+    """Why preemption does not help, in kube-scheduler's words."""
 
     message: str
-    #: Those who were asked to leave before are still on their way.
+    #: Earlier victims are still terminating.
     is_under_way: bool = False
 
 
@@ -49,7 +49,7 @@ UNDER_WAY: Final = Futile("preemption: not eligible due to a terminating pod on 
 
 
 def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle]) -> Preemption | Futile:
-    """Who leaves for a pod that fits no node because of these obstacles, by node."""
+    """Return the preemption for a pod, given why each node rejects it (by node name)."""
     if not pod.may_preempt:
         return _NEVER
     nominated = obstacles.get(nodes.nomination_of(pod.uid))
@@ -77,7 +77,7 @@ def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle
 
 
 def nobody_leaves(obstacles: Mapping[str, Obstacle], count: int) -> Futile:
-    """What a pod is told for which nobody on any of so many nodes may leave."""
+    """Return the message if no pod of the `count` nodes may be evicted."""
     potential = sum(obstacle.may_yield for obstacle in obstacles.values())
     counts = {text: potential for text in _NO_VICTIMS.reasons if potential}
     if potential < count:
@@ -86,28 +86,28 @@ def nobody_leaves(obstacles: Mapping[str, Obstacle], count: int) -> Futile:
 
 
 def awaits_victims(pod: PodView, nodes: Nodes) -> bool:
-    """Whether those who leave for a pod are still on the node on which room is held for it."""
+    """Whether victims of the pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nomination_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
 
 def importance(pod: PodView) -> tuple[int, int, str]:
-    """The order in which pods are spared: higher priority first, then those that run for longer, then by name."""
+    """Return the order in which pods are spared: higher priority, then earlier start, then name."""
     return -pod.priority, _start(pod), pod.key
 
 
 def lower_pods(pod: PodView, node: Node) -> list[PodView]:
-    """The pods of a node that may be asked to leave for another."""
+    """Return the pods of a node that may be evicted for another pod."""
     return [other for other in node.pods.values() if other.priority < pod.priority and not are_mates(pod, other)]
 
 
 def are_mates(pod: PodView, other: PodView) -> bool:
-    """Whether two pods are of one gang: none of them leaves for the other."""
+    """Whether two pods are of one gang, in which pods do not preempt each other."""
     return bool(pod.gang) and pod.gang == other.gang
 
 
 def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
-    """Who must leave a node; or what is still in the way when all of lower priority have left."""
+    """Return the victims on a node, or the failure that remains without all pods of lower priority."""
     lower = [] if node is None else lower_pods(pod, node)
     if node is None or not lower:
         return _NO_VICTIMS
@@ -131,7 +131,7 @@ def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption |
 
 
 def _in_turn(pods: Sequence[PodView], nodes: Nodes) -> tuple[Mapping[str, None], Sequence[PodView]]:
-    """Those of whom too little is left of a budget, by uid, and the order in which all are spared: they come first."""
+    """Return the uids of pods whose eviction violates a budget, and the order of sparing, those pods first."""
     ordered = sorted(pods, key=importance)
     violating = nodes.budgets.violating(ordered) if nodes.budgets else {}
     if violating:
@@ -147,7 +147,7 @@ def _preemption(node: Node, victims: Sequence[PodView], violating: Mapping[str, 
 
 
 def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: Nodes) -> Preemption | Obstacle:
-    """The same by trying it out: all leave, then each comes back if the pod still fits."""
+    """Find victims by trial: remove all candidates, then add each back if the pod still fits."""
     victims = []
     with nodes.what_if():
         for other in lower:
@@ -165,7 +165,7 @@ def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: No
 
 
 def _cost(candidate: Preemption) -> tuple[int, int, int, int, int, str]:
-    """What is compared: broken budgets, the highest priority, the sum of all, how many, how late the highest came."""
+    """Return the sort key: PDB violations, highest priority, sum of priorities, number, latest start."""
     victims = candidate.victims
     if not victims:
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node

@@ -1,7 +1,7 @@
-"""What a pod takes of a node: whether there is room, what is short, and how well it would be used.
+"""Resource fit and resource scores of a pod on a node.
 
 Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
-nodeports. Scores are whole numbers from 0 to 100, cut off as there.
+nodeports. Scores are integers from 0 to 100, truncated as there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,14 @@ from batchyard.placement.node_info import Node
 
 # --- profile ---
 #
-# How a scheduler prefers nodes: spread over them, or filled one after the other.
+# Scoring profile: spread pods over the nodes, or pack them.
 
 
 class Profile(Enum):
-    """GKE's autoscaling profiles, as far as they concern scheduling.
+    """GKE's autoscaling profiles, as far as they affect scheduling.
 
-    The second fills nodes (MostAllocated) so that others can go; the first is kube-scheduler's default.
+    OPTIMIZE_UTILIZATION packs nodes (MostAllocated) so that others can be removed; BALANCED is kube-scheduler's
+    default.
     """
 
     BALANCED = "balanced"
@@ -34,7 +35,7 @@ _PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requeste
 
 
 def has_room(shape: PodShape, node: Node) -> bool:
-    """Whether a node has all that a pod takes."""
+    """Whether a node has enough of everything that a pod requests."""
     left = node.left
     for resource, amount in shape.requests:
         if left.get(resource, 0) < amount:
@@ -45,9 +46,9 @@ def has_room(shape: PodShape, node: Node) -> bool:
 
 
 def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHING) -> Obstacle | None:
-    """What a node is short of, with so much set free before; None if there is room.
+    """Return what the node lacks, with the amounts `freed` added; None if the pod fits.
 
-    On which GPUs room would be set free is not looked at.
+    Which GPUs would be freed is not considered.
     """
     if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
@@ -63,7 +64,7 @@ def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHIN
 
 
 def freed(leaving: Iterable[PodView]) -> dict[str, int]:
-    """What pods that leave set free, by resource."""
+    """Return what the leaving pods free, by resource."""
     amounts: dict[str, int] = {}
     for pod in leaving:
         for resource, amount in pod.requests:
@@ -72,7 +73,7 @@ def freed(leaving: Iterable[PodView]) -> dict[str, int]:
 
 
 def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str, int]:
-    """What is set free, less what others hold room for."""
+    """Return `freed` minus the requests of pods with reservations."""
     amounts = dict(freed)
     for pod in held:
         for resource, amount in pod.requests:
@@ -81,21 +82,21 @@ def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str,
 
 
 def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:
-    """How a node scores for a pod by its cpu and memory."""
+    """Return the cpu and memory score of a node for a pod."""
     total, left = node.view.allocatable, node.left
     cpu, memory = total.get("cpu", 0), total.get("memory", 0)
     score = _allocation_score(
         (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
     )
     if shape.cpu or shape.memory:
-        # Pods that request nothing would all gather on the node that is balanced best.
+        # Pods without requests would all be placed on the best balanced node.
         cpu_taken, memory_taken = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
         score += _balance_score(cpu_taken + shape.cpu, cpu, memory_taken + shape.memory, memory)
     return score
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Profile) -> int:
-    """The mean over cpu and memory of what would be free, or of what would be taken. Each: (taken, total)."""
+    """Return the mean over cpu and memory of the free share, or of the used one. Arguments: (used, total)."""
     score = counted = 0
     for taken, total in (cpu, memory):
         if total:
@@ -108,7 +109,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Pr
 
 
 def _balance_score(cpu_taken: int, cpu: int, memory_taken: int, memory: int) -> int:
-    """How alike the shares of cpu and memory would be."""
+    """Return the score of the difference between the used shares of cpu and memory."""
     if not cpu or not memory:
         return 100
     difference = min(cpu_taken / cpu, 1.0) - min(memory_taken / memory, 1.0)

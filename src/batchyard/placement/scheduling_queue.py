@@ -1,4 +1,4 @@
-"""The pods that wait for a node: who is to be tried now, in which order, and who is parked."""
+"""Scheduling queue: the active units, in order, and the unschedulable ones."""
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -10,46 +10,46 @@ from batchyard.placement.unschedulable_pods import Asking, Parked
 
 
 class WaitingPods:
-    """See the module. A pass calls `start` and then `next_unit` until that is empty."""
+    """The pending pods. A pass calls `start`, then `next_unit` until it returns nothing."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._units = Units()
         self._parked = Parked(nodes)
         self._active: dict[str, None] = {}
-        #: Pods that came to a node or left one since the parked were last looked at, and up to when nodes were.
+        #: Pods that were bound or removed since the last pass, and the node generations it has seen.
         self._moved: list[PodView] = []
         self._moment = self._traits_moment = 0
-        #: Whether namespaces have other labels since then.
+        #: Whether namespace labels have changed since then.
         self._are_namespaces_new = False
-        #: What is left of a pass, and the unit tried last with the line it stood in.
+        #: The rest of the pass, and the last unit with its equivalence class.
         self._heap: list[tuple[Turn, str]] = []
         self._tried: tuple[str, Asking | None] = ("", None)
 
     def get(self, uid: str) -> PodView | None:
-        """A pod that waits."""
+        """Return a pending pod."""
         return self._units.pod(uid)
 
     @property
     def has_work(self) -> bool:
-        """Whether somebody is to be tried, or something happened that may help somebody."""
+        """Whether a unit is active, or a change may help an unschedulable one."""
         is_news = self._moved or self._are_namespaces_new or self._moment != self._nodes.lasting.now
         return bool(self._active or (self._parked and is_news))
 
-    # --- who waits ---
+    # --- pending pods ---
 
     def add(self, pod: PodView) -> None:
-        """A pod waits, or waits for something else than before: it is to be tried."""
+        """Add a pending pod, or one whose requirements changed, as active."""
         self.drop(pod.uid)
         self._units.put(pod)
         self._activate(self._units.of(pod))
 
     def refresh(self, pod: PodView) -> None:
-        """A pod that waits is another revision now, and asks for the same."""
+        """Replace a pending pod by another revision with the same requirements."""
         self._units.put(pod)
 
     def drop(self, uid: str) -> None:
-        """A pod waits no more."""
+        """Remove a pod that is no longer pending."""
         pod = self._units.pod(uid)
         if pod is None:
             return
@@ -59,23 +59,23 @@ class WaitingPods:
             self._parked.remove(unit)
             self._active.pop(unit, None)
         elif self._parked.line_of(unit) is not None:
-            self._activate(unit)  # what is left of a gang may fit
+            self._activate(unit)  # the rest of a gang may fit
 
     def activate(self, uid: str) -> None:
-        """A pod that waits is to be tried, with its gang."""
+        """Move a pending pod's unit to the active ones."""
         pod = self._units.pod(uid)
         if pod is not None:
             self._activate(self._units.of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
-        """The pods of a unit are not to be tried before something changes that can help them."""
+        """Park a unit until a relevant change."""
         unit = self._units.of(pods[0])
         self._active.pop(unit, None)
         self._parked.remove(unit)
         self._parked.add(unit, pods, self._units.turn(pods))
 
     def note_moved(self, pod: PodView, has_node: bool) -> None:
-        """A pod came to a node, or left one or is about to. The rest of a gang that has begun is tried one by one."""
+        """Record that a pod was bound or is leaving. The rest of a partly bound gang is tried pod by pod."""
         if self._parked:
             self._moved.append(pod)
         if pod.gang and self._units.set_begun(pod, has_node):
@@ -87,12 +87,12 @@ class WaitingPods:
                 self._active[self._units.of(other)] = None
 
     def note_relabelled(self, before: PodView) -> None:
-        """A pod that has a node had other labels or terms: whom they kept away may come now."""
+        """Record that a bound pod had other labels or terms, which may unblock others."""
         if self._parked:
             self._moved.append(before)
 
     def note_namespaces(self) -> None:
-        """Namespaces have other labels: pods may mean others by their terms."""
+        """Record that namespace labels changed, which affects namespace selectors of affinity terms."""
         self._are_namespaces_new = bool(self._parked)
 
     def _activate(self, unit: str) -> None:
@@ -102,11 +102,11 @@ class WaitingPods:
     # --- a pass ---
 
     def line_for(self, pods: Sequence[PodView]) -> Asking:
-        """What a unit asks for: if it fits nowhere, no unit of the same line does."""
+        """Return the equivalence class of a unit: if one fits nowhere, no unit of the class does."""
         return self._parked.line_for(self._units.of(pods[0]), pods)
 
     def start(self) -> None:
-        """Begin a pass: with those to be tried, and those whom the changes since the last one can help."""
+        """Start a pass with the active units and those that changes since the last pass may help."""
         changed, moved = self._nodes.lasting.since(self._moment), self._moved
         is_map_new = self._are_namespaces_new or self._traits_moment != self._nodes.traits.now
         self._are_namespaces_new = False
@@ -118,7 +118,7 @@ class WaitingPods:
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """The pods of the next unit to be tried, which then are parked or wait no more; none at the end of the pass."""
+        """Return the pods of the next unit, which the caller binds or parks; empty at the end of the pass."""
         self._follow_up()
         while self._heap:
             _, unit = heappop(self._heap)
@@ -130,7 +130,7 @@ class WaitingPods:
         return ()
 
     def _follow_up(self) -> None:
-        """The first unit of a line was tried: if it is not back there, the next one is to be tried."""
+        """If the last unit's class leader was not parked again, queue the next unit of its class."""
         unit, line = self._tried
         self._tried = "", None
         if line is not None and self._parked.line_of(unit) != line:

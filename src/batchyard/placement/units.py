@@ -1,6 +1,6 @@
-"""What is tried together: a waiting pod by itself, or all waiting pods of a gang as long as none of it has a node.
+"""Scheduling units: a pending pod, or all pending pods of a gang while none of its pods is bound.
 
-A unit is named by the uid of its pod, or by its gang.
+A unit is named by its pod's uid, or by its gang.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +13,30 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 
 Turn: TypeAlias = tuple[int, bool, int, str]
-"""Priority, then gangs that have begun, then who waits longest, then the name."""
+"""Sort key: priority, partly bound gangs first, creation time, name."""
 
 
 class Units:
-    """The units of waiting pods."""
+    """The pending pods, grouped into units."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodView] = {}
         self._by_gang: dict[str, dict[str, None]] = {}
-        #: Pods of gangs that have a node and are not going, by gang and uid.
+        #: Bound pods of gangs that are not terminating, by gang and uid.
         self._begun: dict[str, dict[str, None]] = {}
 
     def pod(self, uid: str) -> PodView | None:
-        """A pod that waits."""
+        """Return a pending pod."""
         return self._pods.get(uid)
 
     def put(self, pod: PodView) -> None:
-        """A pod waits; or it does already, and is another revision now."""
+        """Add a pending pod, or replace it by another revision."""
         self._pods[pod.uid] = pod
         if pod.gang:
             self._by_gang.setdefault(pod.gang, {})[pod.uid] = None
 
     def remove(self, uid: str) -> None:
-        """A pod waits no more."""
+        """Remove a pod that is no longer pending."""
         pod = self._pods.pop(uid)
         if pod.gang:
             del self._by_gang[pod.gang][uid]
@@ -44,22 +44,22 @@ class Units:
                 del self._by_gang[pod.gang]
 
     def of(self, pod: PodView) -> str:
-        """The unit of a pod."""
+        """Return the unit of a pod."""
         return pod.uid if not pod.gang or pod.gang in self._begun else pod.gang
 
     def pods(self, unit: str) -> Sequence[PodView]:
-        """The pods of a unit; none if there is no such unit any more."""
+        """Return the pods of a unit; empty if the unit no longer exists."""
         pod = self._pods.get(unit)
         if pod is not None:
             return (pod,) if self.of(pod) == unit else ()
         return () if unit in self._begun else [self._pods[uid] for uid in self._by_gang.get(unit, ())]
 
     def waiting_of(self, gang: str) -> list[PodView]:
-        """The pods of a gang that wait."""
+        """Return the pending pods of a gang."""
         return [self._pods[uid] for uid in self._by_gang.get(gang, ())]
 
     def set_begun(self, pod: PodView, has_begun: bool) -> bool:
-        """A pod of a gang has a node, or has none any more; whether that changes what the gang's units are."""
+        """Record whether a pod of a gang is bound; return whether that changes the gang's units."""
         if not has_begun:
             begun = self._begun.get(pod.gang, {})
             if pod.uid in begun:
@@ -73,7 +73,7 @@ class Units:
         return is_first
 
     def turn(self, unit: Sequence[PodView]) -> Turn:
-        """When the pods of a unit are tried."""
+        """Return the sort key of a unit."""
         first = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
         priority = max([pod.priority for pod in unit])
         return -priority, first.gang not in self._begun, first.created, first.key
@@ -81,7 +81,7 @@ class Units:
 
 # --- pod status ---
 #
-# What a scheduler writes into a Pod's status: each function returns the Pod itself where nothing changes.
+# A scheduler's writes to a Pod's status. Each function returns the same object if nothing changes.
 #
 # Sources: kube-scheduler's schedule_one.go (updatePod) and framework/preemption/executor.go; Kubernetes'
 # pkg/registry/core/pod (conditions of gated and of bound pods).
@@ -93,7 +93,7 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 def set_unplaced(obj: Obj, message: str, nominated: str, now: Instant) -> Obj:
-    """It fits no node, and why; room is held for it on the nominated one."""
+    """Set PodScheduled to False with the message, and the nominated node."""
     conditions = with_condition(
         _conditions(obj), type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now
     )
@@ -101,7 +101,7 @@ def set_unplaced(obj: Obj, message: str, nominated: str, now: Instant) -> Obj:
 
 
 def set_gated(obj: Obj, now: Instant) -> Obj:
-    """Its scheduling gates keep it from being tried."""
+    """Set PodScheduled to False for a pod with scheduling gates."""
     conditions = with_condition(
         _conditions(obj), type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now
     )
@@ -109,7 +109,7 @@ def set_gated(obj: Obj, now: Instant) -> Obj:
 
 
 def set_placed(obj: Obj, now: Instant) -> Obj:
-    """It has a node."""
+    """Set PodScheduled to True."""
     placed = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
         placed if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition
@@ -119,7 +119,7 @@ def set_placed(obj: Obj, now: Instant) -> Obj:
 
 
 def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
-    """It must leave for a pod of that scheduler."""
+    """Set DisruptionTarget on a pod that is preempted for a pod of this scheduler."""
     conditions = with_condition(
         _conditions(obj),
         type="DisruptionTarget",

@@ -1,7 +1,7 @@
-"""Units that fit nowhere and wait for a change that can help them.
+"""Unschedulable units, parked until a change may help them.
 
-Those that ask for the same stand in one line: what helps one may help the others, but the next is worth a look only
-when the one before it found a place. Who minds where other pods are, or has room held for it, stands alone.
+Units with the same requirements form an equivalence class: if one fits, the next is tried, else none is. A unit with
+pod affinity, topology spread or a nomination is a class of its own.
 """
 
 from bisect import bisect_left, insort
@@ -16,14 +16,14 @@ from batchyard.placement.units import Turn
 
 # --- waking ---
 #
-# Which changes can help a pod that fits nowhere, so that the others do not wake it.
+# Queueing hints: which changes may make an unschedulable pod fit.
 #
-# What lacks room, or meets taints and labels, is helped by nodes that changed; what minds other pods, by pods that came
-# or went as well. Source: the queueing hints of kube-scheduler's plugins.
+# Pods that lack resources or fail taints and labels are helped by changed nodes. Pods with inter-pod rules are also
+# helped by added and removed pods. Source: the queueing hints of kube-scheduler's plugins.
 
 
 def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
-    """Whether the pod may fit one of the nodes that changed, or make room for itself there."""
+    """Whether the pod may fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
     for name in changed:
         node = nodes.get(name)
@@ -33,7 +33,7 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
 
 
 def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
-    """Whether it can matter to the pod that another one came or went."""
+    """Whether the addition or removal of another pod may affect the pod."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other.namespace, other.labels, nodes.namespaces):
             return True
@@ -44,7 +44,7 @@ def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
 
 
 def _may_fit(pod: PodView, node: Node, nodes: Nodes) -> bool:
-    """Whether there is room that is held for nobody else, or would be if pods of lower priority left."""
+    """Whether the pod may fit, given the reservations of others, possibly without pods of lower priority."""
     held = nodes.held_against(pod, node.name)
     if not held and has_room(pod.shape, node):
         return True
@@ -56,52 +56,52 @@ def _may_fit(pod: PodView, node: Node, nodes: Nodes) -> bool:
 
 
 Kind: TypeAlias = tuple[PodShape, int, bool, str]
-"""What decides where a pod may go and for whom it may ask others to leave."""
+"""What decides on which nodes a pod fits and which pods it may preempt."""
 
 
 class Asking(NamedTuple):
-    """What names a line: how many pods of each kind its units have, and the unit that stands alone in it."""
+    """The key of an equivalence class: the number of pods of each kind, and the unit if it is the only member."""
 
     kinds: tuple[tuple[Kind, int], ...]
     alone: str
 
 
 class _Place(NamedTuple):
-    """Where a unit stands."""
+    """The position of a parked unit."""
 
     line: Asking
     turn: Turn
-    #: The nodes on which room is held for it.
+    #: The nodes to which its pods are nominated.
     held: Sequence[str]
 
 
 class _Line(NamedTuple):
-    """Units that ask for the same, in order of their turns."""
+    """The units of an equivalence class, in scheduling order."""
 
-    #: One pod of each kind in a unit.
+    #: One pod of each kind.
     asking: Sequence[PodView]
     turns: list[tuple[Turn, str]]
 
 
 class Parked:
-    """The lines of parked units."""
+    """The equivalence classes of parked units."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._lines: dict[Asking, _Line] = {}
         self._places: dict[str, _Place] = {}
-        #: Pods for which it matters where others are, by unit.
+        #: Pods with inter-pod rules, by unit.
         self._minding: dict[str, Sequence[PodView]] = {}
-        #: Units for which room is held, by the nodes on which it is.
+        #: Units with nominations, by node.
         self._held: dict[str, dict[str, None]] = {}
         self._changed: Sequence[str] = ()
 
     def __len__(self) -> int:
-        """How many units are parked."""
+        """The number of parked units."""
         return len(self._places)
 
     def line_for(self, unit: str, pods: Sequence[PodView]) -> Asking:
-        """The line of a unit: equal for units that ask for the same and answer to the same changes."""
+        """Return a unit's equivalence class: equal requirements and sensitivity to the same changes."""
         counts: dict[Kind, int] = {}
         for pod in pods:
             alike = _kind(pod)
@@ -110,7 +110,7 @@ class Parked:
         return Asking(tuple(counts.items()), unit if is_alone else "")
 
     def line_of(self, unit: str) -> Asking | None:
-        """The line in which a unit stands; None if it is not parked."""
+        """Return the class of a parked unit; None if it is not parked."""
         place = self._places.get(unit)
         return None if place is None else place.line
 
@@ -130,7 +130,7 @@ class Parked:
             self._held.setdefault(node_name, {})[unit] = None
 
     def remove(self, unit: str) -> None:
-        """A unit is not parked any more."""
+        """Remove a unit from the parked ones."""
         place = self._places.pop(unit, None)
         if place is None:
             return
@@ -145,14 +145,14 @@ class Parked:
             del self._lines[place.line]
 
     def first(self, line: Asking) -> tuple[Turn, str] | None:
-        """The first unit of a line, with its turn; None if there is nobody in that line."""
+        """Return the first unit of a class with its position; None if the class is empty."""
         found = self._lines.get(line)
         return None if found is None else found.turns[0]
 
     def stir(self, changed: Sequence[str], moved: Iterable[PodView], *, is_map_new: bool) -> list[tuple[Turn, str]]:
-        """Who may be helped by nodes that changed and pods that came or went: the first of each line.
+        """Return the units that changed nodes and moved pods may help: the first of each class.
 
-        With a new map, as where nodes came, went or have other labels, others are near or far: all who stand alone.
+        If the topology changed (nodes or their labels), all single-member classes are included.
         """
         found = [line.turns[0] for line in self._lines.values() if self._is_helped(line, changed)]
         stirred = [unit for name in changed for unit in self._held.get(name, ())]
@@ -165,7 +165,7 @@ class Parked:
         return list(dict.fromkeys([*found, *[(self._places[unit].turn, unit) for unit in stirred]]))
 
     def is_worth_a_try(self, unit: str) -> bool:
-        """Whether what stirred a parked unit is still so: the room may be gone to others by now."""
+        """Whether the change that activated the unit still helps it: others may have taken the room."""
         line = self._places[unit].line
         return bool(line.alone) or self._is_helped(self._lines[line], self._changed)
 
@@ -176,7 +176,7 @@ class Parked:
         return any(is_concerned_by(pod, other, self._nodes) for pod in pods)
 
     def _is_special(self, pod: PodView) -> bool:
-        """Whether room is held for a pod, or others want none of it near them."""
+        """Whether a pod is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nomination_of(pod.uid):
             return True
         terms, namespaces = self._nodes.neighbours.repelling, self._nodes.namespaces

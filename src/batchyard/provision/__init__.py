@@ -1,1 +1,1 @@
-"""One file for a whole platform: what it says, what it comes to, what it costs."""
+"""Platform provisioning from one file: validation, rendering, costs, and steps."""

@@ -1,4 +1,4 @@
-"""A sound spec of a Platform as the model: defaults that hang on other fields, classes merged into teams' queues."""
+"""Conversion of a valid Platform spec to the model: dependent defaults, and queue classes merged into teams' queues."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -29,14 +29,14 @@ from batchyard.provision.model import (
 )
 
 PROVISIONING_CONTROLLER: Final = "kueue.x-k8s.io/provisioning-request"
-#: Fields of a ClusterQueue's spec that are taken as they are.
+#: Fields copied to a ClusterQueue's spec.
 _TAKEN: Final = ("queueingStrategy", "preemption", "flavorFungibility", "fairSharing", "stopPolicy")
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _NOTHING: Final[Part] = {}
 
 
 def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
-    """The model of a spec whose structure is sound; the rules between fields are still to be looked at."""
+    """Return the model of a structurally valid spec; the rules between fields are not checked yet."""
     google = _google(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
     return Platform(
@@ -63,7 +63,7 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
 
 
 def _has_weights(spec: Part) -> bool:
-    """Whether somebody has a weight, which would count for nothing without fair sharing."""
+    """Whether a fair sharing weight is set, which enables fair sharing by default."""
     rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
     rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
     return any("fairSharing" in row for row in rows)
@@ -156,7 +156,7 @@ def _quotas(rows: Sequence[Part]) -> Sequence[FlavorQuotas]:
 
 
 def _monitoring(spec: Part, google: Google | None) -> Monitoring:
-    """Unless the file names a collector, Google's managed Prometheus collects if the cluster has it."""
+    """Return the monitoring settings. The default collector is Google's managed Prometheus if the cluster has it."""
     row, usual = spec["monitoring"], Collector.NONE
     if google is not None and google.managed_prometheus:
         usual = Collector.POD_MONITORING
@@ -211,7 +211,7 @@ def _people(row: Part) -> People:
 
 
 def _queue_of_class(path: str, team: Part, own: Part, of_class: Part) -> Queue:
-    """The queue of a class for a team: what the team says of it goes before what the class says."""
+    """Return a team's queue of a class; the team's fields override the class's."""
     name, namespace = f"{team['name']}-{own['class']}", team.get("namespace", team["name"])
     row = {**of_class, **own, "flavors": _merged(of_class.get("flavors") or (), own.get("flavors") or ())}
     return Queue(
@@ -228,7 +228,7 @@ def _queue_of_class(path: str, team: Part, own: Part, of_class: Part) -> Queue:
 
 
 def _merged(of_class: Sequence[Part], own: Sequence[Part]) -> Sequence[Part]:
-    """The quotas of a class with those that a team has of its own, resource by resource; new flavors come last."""
+    """Merge a class's quotas with a team's, resource by resource; new flavors come last."""
     rows: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in of_class}
     for row in own:
         known: Mapping[str, Any] = rows.get(row["name"], _NOTHING)
@@ -237,7 +237,7 @@ def _merged(of_class: Sequence[Part], own: Sequence[Part]) -> Sequence[Part]:
 
 
 def _shared_queues(rows: Sequence[Part], teams: Sequence[Team]) -> Iterator[Queue]:
-    """The queues that teams share: all teams do, where none are named."""
+    """Yield the shared queues; without named teams all teams share a queue."""
     for index, row in enumerate(rows):
         names = row.get("teams")
         sharing = [team for team in teams if names is None or team.name in names]

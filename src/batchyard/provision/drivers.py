@@ -1,6 +1,6 @@
-"""The drivers of GPUs. GKE installs them by itself, which is the better way: it knows which fit its nodes.
+"""GPU drivers. By default GKE installs the version that fits its nodes.
 
-Only where that is disabled, Google's own DaemonSet does it, as it was when this version was made.
+If that is disabled, Google's DaemonSet installs them, in the version that was current for this release.
 """
 
 from typing import Final
@@ -17,13 +17,13 @@ _INSTALLER: Final = (
 
 
 def driver_resources(platform: Platform) -> list[str]:
-    """What installs drivers, as resources of a kustomization."""
+    """Return the driver installer as kustomization resources."""
     google = platform.google
     return [_INSTALLER] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
 def has_gpus(platform: Platform) -> bool:
-    """Whether a node may have GPUs: of a pool, or of one that is made when it is needed."""
+    """Whether a node may have GPUs: of a pool, or by auto-provisioning."""
     cluster = platform.cluster
     if cluster is None:
         return False

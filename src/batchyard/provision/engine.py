@@ -1,6 +1,6 @@
-"""What decides on the cluster, as it is installed: our operator, or the releases of Kueue and JobSet.
+"""Engine manifests: our operator, or the releases of Kueue and JobSet.
 
-Both are a kustomization of their own, applied and waited for before what they decide about: their kinds must be there.
+The engine is a kustomization of its own, applied and waited for first: the other manifests need its kinds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from batchyard.provision.kueue_configuration import own_configuration, patches
 from batchyard.provision.model import Collector, Engine, Platform
 from batchyard.provision.yaml_output import dumped, yaml_text
 
-#: Releases whose manifests these platforms were written for: Kueue's serves v1beta2 and stores it.
+#: Default releases, with which platforms are tested: this Kueue serves and stores v1beta2.
 KUEUE_VERSION: Final = "v0.19.2"
 JOB_SET_VERSION: Final = "v0.12.0"
 _RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
@@ -23,7 +23,7 @@ _SCRAPING: Final[Mapping[Collector, Scraping]] = {
     Collector.NONE: Scraping.NONE,
 }
 _ACCESS: Final = "monitoring-access.yaml"
-#: Where the webhooks of Kueue and JobSet listen, as they are released.
+#: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
 NAMESPACES: Final[Mapping[Engine, str]] = {Engine.BATCHYARD: "batchyard-system", Engine.KUEUE: "kueue-system"}
 
@@ -36,7 +36,7 @@ class Deployed(NamedTuple):
 
 
 def files(platform: Platform, access: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """The files of the engine's kustomization by their names; `access` are objects for those that monitor it."""
+    """Return the files of the engine's kustomization by name; `access`: objects for its monitoring."""
     found = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is Engine.KUEUE:
         more = patches(platform)
@@ -48,7 +48,7 @@ def files(platform: Platform, access: Sequence[Obj] = ()) -> Mapping[str, str]:
 
 
 def settings_of(platform: Platform) -> Settings:
-    """How our operator is installed: with costs where somebody has a Budget, which it then holds."""
+    """Return the settings of our operator; its cost controllers run if a team has a Budget."""
     said = own_configuration(platform)
     holds = any(team.budget is not None for team in platform.teams)
     return Settings(
@@ -63,7 +63,7 @@ def settings_of(platform: Platform) -> Settings:
 
 
 def image_of(platform: Platform) -> str:
-    """The image that is named, else this version's: on Google Cloud in the platform's own repository."""
+    """Return the configured image, else this version's: on Google Cloud in the platform's repository."""
     google, image = platform.google, Settings().image
     if platform.operator.image or google is None:
         return platform.operator.image or image
@@ -71,7 +71,7 @@ def image_of(platform: Platform) -> str:
 
 
 def deployed(platform: Platform) -> list[Deployed]:
-    """What the engine runs."""
+    """Return the engine's Deployments."""
     if platform.engine is Engine.KUEUE:
         return [
             Deployed("jobset-system", "jobset-controller-manager"),
@@ -82,12 +82,12 @@ def deployed(platform: Platform) -> list[Deployed]:
 
 
 def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:
-    """A kustomization of these resources."""
+    """Return a kustomization of these resources."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
 
 
 def _releases(platform: Platform) -> list[str]:
-    """JobSet's first: Kueue looks for its kinds."""
+    """Return the releases' manifests. JobSet comes first: Kueue checks for its kinds."""
     return [
         _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
         _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),

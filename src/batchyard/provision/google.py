@@ -1,4 +1,4 @@
-"""What Terraform makes of a platform on Google Cloud, by name, for people to look through before it costs."""
+"""Google Cloud: the resources that Terraform creates, and the validation of a platform on GKE."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, 
 
 
 def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
-    """The names of what is made, by what it is; nothing where the cluster is not made there."""
+    """Return the names of the resources by type; empty if the cluster is not on GKE."""
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
         return {}
@@ -42,12 +42,11 @@ def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
 
 # --- google rules ---
 #
-# What Google Cloud demands of a platform that is made there: names, ranges, accounts, labels.
+# Google Cloud's constraints on a platform: names, address ranges, accounts, labels.
 #
 # Sources: the APIs of the Resource Manager (projects), Identity and Access Management (service accounts, roles), Cloud
-# Storage (buckets), Artifact Registry (repositories) and Compute Engine (labels, subnets, disks of families of
-# machines);
-# of GKE the documents on ranges of addresses and on the number of pods of a node.
+# Storage (buckets), Artifact Registry (repositories) and Compute Engine (labels, subnets, disks of machine families);
+# GKE's documents on address ranges and on the number of pods per node.
 
 
 _PROJECT: Final = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
@@ -56,7 +55,7 @@ _ACCOUNT_LENGTHS: Final = (6, 30)
 _BUCKET: Final = re.compile(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]")
 _REPOSITORY: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PLACE: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
-#: The path of an image in a repository, with a tag; and what may follow a registry's host.
+#: The path of an image in a repository, with a tag; and an image reference in a registry.
 _IMAGE: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _REFERENCE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
 _GIT: Final = re.compile(r"https://[A-Za-z0-9._~:/@%+-]+\.git(?:#[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]*)?)?")
@@ -65,17 +64,17 @@ _TOO_MUCH: Final = frozenset({"roles/owner", "roles/editor"})
 _LABEL_LENGTH_MAX: Final = 63
 _CONTROL_PLANE_PREFIX: Final = 28
 _NODES_PREFIX_MAX: Final = 29
-#: Addresses of a subnet that Google keeps.
+#: Addresses that Google reserves in a subnet.
 _KEPT: Final = 4
-#: Namespaces of what GKE itself runs.
+#: Prefixes of namespaces that GKE manages.
 _MANAGED: Final = ("gke-managed-", "gmp-")
-#: Families that boot from Persistent Disks alone.
+#: Families that boot only from Persistent Disks.
 _NO_HYPERDISK: Final = frozenset({"a2", "c2", "c2d", "e2", "g2", "n1", "n2", "n2d", "t2a", "t2d"})
 _BUCKET_WORDS: Final = "use 3 to 63 small letters, digits, -, _ and ., a letter or digit first and last"
 
 
 def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
-    """All that is wrong with it."""
+    """Yield all errors."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the cluster that is to be made on GKE")
         return
@@ -92,7 +91,7 @@ def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
 
 
 def own_accounts(name: str) -> list[str]:
-    """The service accounts of nodes and of builds, as the modules `identity` and `cloud_build` name them."""
+    """Return the service accounts of nodes and builds, as in the modules `identity` and `cloud_build`."""
     return [f"{name[:24].removesuffix('-')}-{who}" for who in ("nodes", "build")]
 
 
@@ -118,7 +117,7 @@ def _label_faults(google: Google) -> Iterator[FieldError]:
 
 
 def _is_label(text: str) -> bool:
-    """Whether all letters are such as Google takes: small ones of any script, digits, `-` and `_`."""
+    """Whether a text is a valid label: lowercase letters of any script, digits, `-` and `_`."""
     letters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and letters
 
@@ -129,12 +128,12 @@ def _disk_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
     other = [row["name"] for row in platform.node_pools if row["machineType"].partition("-")[0] in _NO_HYPERDISK]
     if other:
         problem = f"the machines of {', '.join(other)} do not boot from {HYPERDISK}"
-        remedy = "write pd-balanced: machines that have nothing but Hyperdisk get it all the same"
+        remedy = "write pd-balanced: machines that support only Hyperdisk get it anyway"
         yield FieldError("spec.google.nodes.diskType", problem, remedy)
 
 
 def _image_faults(google: Google) -> Iterator[FieldError]:
-    """Images have sound names, and one source each."""
+    """Check that images have valid names and exactly one source."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
         if not _IMAGE.fullmatch(image.name):
@@ -156,7 +155,7 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
 
 
 def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
-    """Only a reservation that Terraform makes as a future reservation is submitted."""
+    """Check that submitted reservations are future reservations of Terraform."""
     known = future_reservations(cluster)
     for index, name in enumerate(google.submitted):
         if name not in known:
@@ -169,7 +168,7 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
 
 
 def _network_faults(network: Network) -> Iterator[FieldError]:
-    """Ranges are CIDRs, do not overlap, and have the sizes that Google takes."""
+    """Check that ranges are CIDRs of accepted sizes and do not overlap."""
     found: dict[str, IPv4Network] = {}
     for field, text in _ranges(network).items():
         path = f"spec.google.network.{field}"
@@ -191,7 +190,7 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
             yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 203.0.113.0/24")
         elif network.private_endpoint and ip_network(text).is_global:
             problem = f"{text} is public, and the control plane has no public address (privateEndpoint)"
-            remedy = "name private ranges alone; the DNS endpoint is reached from everywhere, by who may"
+            remedy = "list only private ranges; the DNS endpoint is reachable from anywhere, with permission"
             yield FieldError(f"spec.google.network.authorized[{index}].cidr", problem, remedy)
 
 
@@ -205,7 +204,7 @@ def _ranges(network: Network) -> dict[str, str]:
 
 
 def cidr_of(text: str) -> IPv4Network | None:
-    """A range of IPv4 addresses; None where a text is none."""
+    """Parse a range of IPv4 addresses; None if it is invalid."""
     try:
         found = ip_network(text)
     except ValueError:
@@ -214,7 +213,7 @@ def cidr_of(text: str) -> IPv4Network | None:
 
 
 def _room_faults(platform: Platform, network: Network) -> Iterator[FieldError]:
-    """All machines there can be have addresses, they and their pods."""
+    """Check that the maximum number of machines and their pods have addresses."""
     most_pods = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
     for supply in supplies(platform):
@@ -229,7 +228,7 @@ def _room_faults(platform: Platform, network: Network) -> Iterator[FieldError]:
 
 
 def _pod_addresses(most: int) -> int:
-    """How many addresses GKE gives a node for its pods: twice as many as these, up to a power of two."""
+    """Return how many pod addresses GKE gives a node: twice its maximum of pods, rounded up to a power of two."""
     return 1 << (2 * most - 1).bit_length()
 
 
@@ -241,10 +240,10 @@ def _team_faults(team: Team, whose: str) -> Iterator[FieldError]:
     name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
     if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):
         problem = f"{shown(name)} is no id of a Google service account"
-        remedy = f"say one with {shortest} to {longest} small letters, digits and -"
+        remedy = f"use {shortest} to {longest} small letters, digits and -"
         yield FieldError(f"{path}.googleName", problem, remedy)
     if whose != team.name:
-        yield FieldError(f"{path}.googleName", f"{name} is that of {whose} already", "say another")
+        yield FieldError(f"{path}.googleName", f"{name} is taken: {whose} uses it", "use another")
     for index, role in enumerate(identity.roles):
         if role in _TOO_MUCH:
             problem = f"with {role} the team's pods could change everything in the project"

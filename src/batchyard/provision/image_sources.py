@@ -1,7 +1,7 @@
-"""The sources that the operator's image is built from, as one archive.
+"""Source archive for the operator's image.
 
-The same archive comes out of the repository and of an installed package: the package's own files, and what the
-installation has beside it (see `shipped`).
+The repository and an installed package produce the same archive: the package's files, and the files installed beside it
+(see `shipped`).
 """
 
 import errno
@@ -16,12 +16,12 @@ from batchyard.package_data import find_file, find_folder
 
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
 _FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
-#: Made by Python, or by a compiler for another machine.
+#: Compiled files, possibly for another machine.
 _LEFT_OUT: Final = frozenset({".pyc", ".so", ".pyd"})
 
 
 def source_archive() -> bytes:
-    """A compressed tar archive; equal sources give equal bytes. Raises FileNotFoundError if a part is not installed."""
+    """Return a reproducible, compressed tar archive. Raises FileNotFoundError if a part is not installed."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed,
@@ -36,7 +36,7 @@ def source_archive() -> bytes:
 
 
 def _members() -> Iterator[tuple[str, Path]]:
-    """Names in the archive, and the files."""
+    """Yield the names in the archive, and the files."""
     for name in _FILES:
         yield name, _required(name, find_file(name))
     yield from _below("src/batchyard", Path(__file__).parents[1])

@@ -1,8 +1,8 @@
-"""The images that a platform on GKE needs in its own repositories, and the commands that put them there.
+"""Images of a platform on GKE in its own repositories, and the commands that build or copy them.
 
-The operator's image is built from the sources of this version, which are rendered as one archive. `spec.google.images`
-adds images of Jobs: copied from another registry, or built from a git repository. Cloud Build and
-`batchyard platform create` run the same commands.
+The operator's image is built from the sources of this version, which are rendered as an archive. `spec.google.images`
+adds images of Jobs: copied from another registry, or built from a git repository. Cloud Build and `batchyard platform
+create` run the same commands.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from typing import Final
 from batchyard.provision.engine import image_of
 from batchyard.provision.model import Engine, Google, Platform
 
-#: The archive of the sources below the rendered folder.
+#: The source archive, below the rendered folder.
 SOURCES: Final = "build/operator-image.tar.gz"
-#: Where the archive is unpacked, below the rendered folder.
+#: The folder of the unpacked archive, below the rendered folder.
 _UNPACKED: Final = "build/.operator-image"
-#: GKE's nodes; the machine that builds may be another.
+#: The platform of GKE's nodes; the build machine may differ.
 _NODES: Final = "--platform=linux/amd64"
 
 
@@ -25,13 +25,13 @@ class ImageRecipe:
     """One image and the shell lines that build or copy it; `$engine` is docker or podman."""
 
     reference: str
-    #: What is done, as one sentence without a subject.
+    #: The action, as a sentence without a subject.
     summary: str
     lines: Sequence[str]
 
     @property
     def short_name(self) -> str:
-        """The image without registry, tag and digest."""
+        """The image name without registry, tag and digest."""
         return self.reference.rpartition("/")[2].partition(":")[0].partition("@")[0]
 
     @property
@@ -41,7 +41,7 @@ class ImageRecipe:
 
 
 def image_recipes(platform: Platform) -> list[ImageRecipe]:
-    """The images to put into the repositories that Terraform makes; none for a cluster that is not made on GKE."""
+    """Return the images for the repositories that Terraform creates; empty if the cluster is not on GKE."""
     google = platform.google
     if google is None:
         return []
@@ -50,7 +50,7 @@ def image_recipes(platform: Platform) -> list[ImageRecipe]:
 
 
 def builds_operator(platform: Platform) -> bool:
-    """Whether the operator's image is built: the engine is ours, on GKE, and the file names no other image."""
+    """Whether the operator's image is built: our engine on GKE, without a configured image."""
     return platform.google is not None and platform.engine is Engine.BATCHYARD and not platform.operator.image
 
 

@@ -1,7 +1,7 @@
-"""Kueue's Configuration, where a platform says something of it; else that of the release is as it is.
+"""Kueue's Configuration of a platform: the release's defaults with the fields of `spec.kueue`.
 
-Without a word of it: config/components/manager/controller_manager_config.yaml of Kueue v0.19. Its manager reads the
-file when it starts: a digest of it in the pods' annotations has them replaced when it changes.
+Defaults: config/components/manager/controller_manager_config.yaml of Kueue v0.19. The manager reads the file at start,
+so a digest in the pods' annotations restarts them when it changes.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ _RELEASED: Final[Mapping[str, Any]] = {
     "clientConnection": {"qps": 300, "burst": 500},
     "integrations": {"frameworks": list(_FRAMEWORKS)},
 }
-#: Kueue's own default, which has to be written where fair sharing is on.
+#: Kueue's own default, which must be written when fair sharing is enabled.
 _STRATEGIES: Final = tuple(each.value for each in BOTH)
 
 
@@ -63,19 +63,19 @@ _KUEUE: Final = "choose engine: kueue"
 
 
 def configuration(platform: Platform) -> Mapping[str, Any] | None:
-    """The whole Configuration of Kueue; None where that of the release is meant."""
+    """Return the complete Configuration of Kueue; None if the release's is unchanged."""
     said = _said(platform)
     return {**_RELEASED, **said} if said else None
 
 
 def own_configuration(platform: Platform) -> Mapping[str, Any] | None:
-    """What a platform says, as our operator, `batchyard up` and the simulator take it; None where it says nothing."""
+    """Return the platform's fields for our operator, `batchyard up` and the simulator; None if there are none."""
     said = decisive({**_HEAD, **_said(platform)})
     return said if len(said) > len(_HEAD) else None
 
 
 def configuration_faults(platform: Platform) -> Iterator[FieldError]:
-    """What is wrong with it: what Kueue would not start with, or what our operator does not do where that decides."""
+    """Yield errors: fields that Kueue rejects, or that our operator does not support."""
     if not platform.kueue:
         return
     decoded = decode({**_HEAD, **platform.kueue})
@@ -86,7 +86,7 @@ def configuration_faults(platform: Platform) -> Iterator[FieldError]:
     for fault in not_done(decoded.obj):
         yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
     for told in left_aside(decoded.obj):
-        yield FieldError(_PATH, f"our operator does not do {told}", f"leave it out, or {_KUEUE}")
+        yield FieldError(_PATH, f"our operator does not support {told}", f"leave it out, or {_KUEUE}")
 
 
 def _said(platform: Platform) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ def _said(platform: Platform) -> Mapping[str, Any]:
 
 
 def patches(platform: Platform) -> Sequence[Mapping[str, str]]:
-    """The patches of a kustomization that put it into the manifests of the release."""
+    """Return the kustomize patches that put it into the release's manifests."""
     config = configuration(platform)
     if config is None:
         return []

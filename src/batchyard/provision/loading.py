@@ -1,6 +1,6 @@
-"""Reads a platform.yaml: its structure as field tables say it, then the rules between fields (`rules`).
+"""Platform loader: decodes a platform.yaml by its field tables, then checks the rules between fields (`rules`).
 
-A fault prints as `file:line: field.path: what is wrong; what would be right`. All faults are told at once.
+An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
 
 import re
@@ -22,27 +22,27 @@ from batchyard.provision.rules import faults_of
 
 # --- places ---
 #
-# Which field of a platform says what an object has: where to look when a rule of the object's kind is broken.
+# Mapping of an object's fields to the platform's fields, for errors in generated objects.
 
 
-#: A group of resources, of it a flavor, of that a resource and what is said of it.
+#: Paths in resourceGroups: group, flavor, resource and the rest.
 _GROUP: Final = re.compile(
     r"spec\.resourceGroups\[(\d+)\](?:\.flavors\[(\d+)\])?(?:\.resources\[(\d+)\](.*)|\.(?:coveredR|r)esources.*)"
 )
 _PATH: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*+)(?:\]|\Z)")
-#: Fields that name an object, by its kind; others are called by `name`.
+#: Platform fields that name an object, by kind; the default is `name`.
 _NAMES: Final[Mapping[str, Sequence[str]]] = {
     "ClusterQueue": ("clusterQueue", "name"),
     "LocalQueue": ("localQueue", "name"),
     "Namespace": ("namespace", "name"),
     "ServiceAccount": ("serviceAccount", "name"),
 }
-#: What a team has as a field whose value is the spec of an object.
+#: Team fields whose value is an object's spec.
 _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
 def placed(made: Made, fault: FieldError, spec: Part) -> FieldError:
-    """A fault of an object as one of the field that says so; where no field does, of the part that it is made of."""
+    """Map an error of an object to the platform field it comes from; by default to the part the object is made from."""
     path = _place(made, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
@@ -65,7 +65,7 @@ def _place(made: Made, path: str, spec: Part) -> str | None:
 
 
 def _rows(made: Made, spec: Part) -> Iterator[tuple[str, Part]]:
-    """The parts of the file that an object is made of, with their paths; what goes before comes first."""
+    """Yield the parts of the file that an object is made from, with their paths; the overriding part comes first."""
     path = made.path
     own = _at({"spec": spec}, path)
     field = _SPECS.get(made.obj["kind"])
@@ -78,7 +78,7 @@ def _rows(made: Made, spec: Part) -> Iterator[tuple[str, Part]]:
 
 
 def _quota(obj: Mapping[str, Any], found: re.Match[str], row: Part) -> str:
-    """Where a part has the quotas of a flavor, or that of one resource; '' where it has none."""
+    """Return the path of a flavor's quotas, or of one resource's quota, in a part; '' if it has none."""
     group, flavor, resource = (int(number or 0) for number in found.groups()[:3])
     entry = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
     name = entry["resources"][resource]["name"] if found[3] else ""
@@ -89,13 +89,13 @@ def _quota(obj: Mapping[str, Any], found: re.Match[str], row: Part) -> str:
 
 
 def _has(row: Part, path: str) -> bool:
-    """Whether a part has a field, or what the field would be in."""
+    """Whether a part has the field, or the first field of its path."""
     first = _PATH.match(path)
     return first is not None and first[1] in row
 
 
 def _at(value: Any, path: str) -> Part:
-    """What stands at a path such as `spec.teams[0].queues[1]`."""
+    """Return the part at a path such as `spec.teams[0].queues[1]`."""
     for name, index in _PATH.findall(path):
         value = value[name] if name else value[int(index)]
     found: Part = value if isinstance(value, Mapping) else {}
@@ -107,19 +107,19 @@ _EXAMPLE: Final = "write one with `batchyard platform init`"
 
 
 class PlatformFault(NamedTuple):
-    """What is wrong with a file, and where; a line of 0 is the file as a whole."""
+    """An error with its file and line; line 0 means the whole file."""
 
     source: str
     line: int
     error: FieldError
 
     def __str__(self) -> str:
-        """`file:line: field.path: what is wrong; what would be right`."""
+        """Format as `file:line: field.path: problem; remedy`."""
         return f"{self.source}:{self.line}: {self.error}" if self.line else f"{self.source}: {self.error}"
 
 
 class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
-    """The file is no platform; `faults` says why, all of it."""
+    """The file is not a valid platform; `faults` lists all errors."""
 
     def __init__(self, faults: Sequence[PlatformFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
@@ -127,20 +127,20 @@ class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
 
 
 class Source(NamedTuple):
-    """The text of a platform, and the name to show for it."""
+    """The text of a platform file, and its display name."""
 
     name: str
     text: str
 
 
 def read_platform(source: Source, project: str = "") -> Platform:
-    """The platform of a text; InvalidPlatform with every fault.
+    """Parse a platform; raise InvalidPlatform with all errors.
 
-    `project` is the Google Cloud project where the file names none, or another.
+    `project` sets or overrides the Google Cloud project.
     """
     documents = list(read_documents(source.text))
     if len(documents) != 1:
-        problem = "there is nothing in it" if not documents else f"there are {len(documents)} documents in it"
+        problem = "the file is empty" if not documents else f"the file has {len(documents)} documents"
         raise InvalidPlatform([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
     document = documents[0]
     platform, errors = _read(document, project)
@@ -150,7 +150,7 @@ def read_platform(source: Source, project: str = "") -> Platform:
 
 
 def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[FieldError]]:
-    """The platform of a document, and what is wrong."""
+    """Return the platform of a document, and the errors."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -171,24 +171,24 @@ def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[F
 
 
 def with_project(platform: Platform, project: str) -> Platform:
-    """The platform in a Google Cloud project, where it is made in one; '' changes nothing."""
+    """Return the platform with a Google Cloud project; '' changes nothing."""
     if platform.google is None or not project:
         return platform
     return replace(platform, google=replace(platform.google, project=project))
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """What is wrong where a document is of another kind."""
+    """Return the error of a document of another kind."""
     if not isinstance(value, dict):
-        return FieldError("", "this is no object", _EXAMPLE)
+        return FieldError("", "this is not an object", _EXAMPLE)
     kind = value.get("kind")
     if kind != "Platform" and isinstance(kind, str):
-        return FieldError("kind", f"this is a {kind}, and no Platform", f"write kind: Platform of {API_VERSION}")
+        return FieldError("kind", f"this is a {kind}, not a Platform", f"write kind: Platform of {API_VERSION}")
     return None
 
 
 def _cluster(name: str, spec: Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """The Cluster of a platform, complete; or what is wrong with it, with paths as the platform has them."""
+    """Return the complete Cluster of a platform, or its errors with the platform's paths."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
@@ -199,7 +199,7 @@ def _cluster(name: str, spec: Part | None) -> tuple[Obj | None, Sequence[FieldEr
 
 
 def _of_cluster(fault: FieldError) -> FieldError:
-    """A fault of the Cluster as one of the platform that holds it."""
+    """Map an error of the Cluster to the platform's path."""
     path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
     return fault._replace(path=path, remedy=remedy)
 

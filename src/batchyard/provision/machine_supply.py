@@ -1,8 +1,7 @@
-"""The machines that a platform has at least and at most, and what an hour of them costs.
+"""Minimum and maximum number of machines of a platform, and their hourly price.
 
-At least: what is there when nobody works, for pools that scale their lower bound. At most: their upper bound. Nodes
-that are made for what no pool is for (node auto-provisioning) are reckoned by the quotas of the flavors that have no
-pool and name an accelerator, within the limits of auto-provisioning, on the cheapest machines that have it one by one.
+Pools that scale have their lower and upper bounds. Auto-provisioned machines are estimated from the quotas of flavors
+that name an accelerator but no pool, within the limits of auto-provisioning, on the cheapest machines with one of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from batchyard.cloud.catalog.pools import machine_of, zones_of
 from batchyard.cloud.catalog.prices import hourly_price, pool_price
 from batchyard.provision.model import Flavor, Part, Platform
 
-#: How the machines that are made when they are needed are called.
+#: Name prefix of auto-provisioned machines.
 AUTO_PROVISIONED: Final = "auto-provisioned"
 _RESOURCES: Final[Mapping[str, str]] = {
     well_known.ACCELERATOR: well_known.GPU,
@@ -25,7 +24,7 @@ _RESOURCES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Machines of one kind on the same terms."""
+    """Machines of one type and provisioning model."""
 
     name: str
     machine: MachineType
@@ -34,22 +33,22 @@ class Supply:
     reserved: bool
     least: int
     most: int
-    #: Of one machine.
+    #: Hourly price of one machine.
     price: MicroDollars
 
     @property
     def idle(self) -> MicroDollars:
-        """What an hour costs in which nobody works."""
+        """Hourly price with the minimum number of machines."""
         return self.least * self.price
 
     @property
     def full(self) -> MicroDollars:
-        """What an hour costs in which all there can be is there."""
+        """Hourly price with the maximum number of machines."""
         return self.most * self.price
 
 
 def supplies(platform: Platform) -> Sequence[Supply]:
-    """The pools in their order, then what is made when it is needed; nothing without a cluster."""
+    """Return the pools in order, then the auto-provisioned machines; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
         return []
@@ -73,7 +72,7 @@ def _of_pool(row: Part, cluster: Part, catalog: Catalog) -> Supply:
 
 
 def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
-    """How many machines there are at least and at most."""
+    """Return the minimum and maximum number of machines."""
     spec, zones = pool["spec"], len(zones_of(pool, cluster))
     bounds = spec.get("autoscaling")
     if bounds is None:
@@ -84,11 +83,11 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
     return zones * bounds.get("min", 0), zones * bounds.get("max", 0)
 
 
-# --- made when needed ---
+# --- auto-provisioned ---
 
 
 def _auto_provisioned(platform: Platform, catalog: Catalog) -> Iterator[Supply]:
-    """For each accelerator and each way of having it, as many machines as its flavors have quota for."""
+    """Yield for each accelerator and provisioning model as many machines as its flavors have quota for."""
     limits = _limits(platform)
     wanted: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
@@ -117,7 +116,7 @@ def _accelerator(flavor: Flavor) -> str | None:
 
 
 def _quota(flavor: Flavor, platform: Platform) -> int:
-    """How many accelerators all queues together may have of a flavor by right."""
+    """Return the nominal quota of a flavor's accelerators over all queues and cohorts."""
     resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
     rows = [row for queue in platform.queues for row in queue.flavors] + [
         row for cohort in platform.cohorts for row in cohort.flavors
@@ -127,7 +126,7 @@ def _quota(flavor: Flavor, platform: Platform) -> int:
 
 
 def _cheapest(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """The machine type with the fewest of an accelerator that costs least; None where none has it."""
+    """Return the cheapest machine type with the smallest count of an accelerator; None if no type has it."""
     having = [
         machine
         for machine in catalog.machines.values()

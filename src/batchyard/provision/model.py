@@ -1,8 +1,7 @@
-"""What a platform.yaml says, read and completed: every default is filled in, every queue has its own name.
+"""Model of a platform.yaml after defaulting: every default is set, every queue has its own name.
 
-Words are those of Kueue, Kubernetes and our Cluster. Where their own objects say it already (a Cluster, a preemption, a
-selector), what is here is the plain dict that those objects have, in the storage version of their kinds. Money is in
-millionths of a dollar elsewhere; here there is none.
+Terms are those of Kueue, Kubernetes and our Cluster. Parts that are objects of these (a Cluster, a preemption, a
+selector) are plain dicts in the storage version of their kinds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +9,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-#: A part of an object of Kubernetes, Kueue or the cloud, as its kind has it.
+#: Part of an object of Kubernetes, Kueue or the cloud, in the format of its kind.
 Part: TypeAlias = Mapping[str, Any]
 
 
 class Engine(StrEnum):
-    """Who decides: our operator, or Kueue and JobSet as they are released."""
+    """The engine: our operator, or the releases of Kueue and JobSet."""
 
     BATCHYARD = "batchyard"
     KUEUE = "kueue"
 
 
 class Collector(StrEnum):
-    """Who fetches metrics: Google's managed Prometheus, the Prometheus Operator, or nobody."""
+    """The metrics collector: Google's managed Prometheus, the Prometheus Operator, or none."""
 
     POD_MONITORING = "PodMonitoring"
     SERVICE_MONITOR = "ServiceMonitor"
@@ -30,7 +29,7 @@ class Collector(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Who may talk to a team's pods: those of its own namespace, or everybody."""
+    """Which pods may connect to a team's pods: those of its own namespace, or all."""
 
     ISOLATED = "Isolated"
     OPEN = "Open"
@@ -38,48 +37,48 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The addresses of a cluster on GKE, as CIDRs; and who may reach its control plane."""
+    """Address ranges of a cluster on GKE as CIDRs, and access to its control plane."""
 
     nodes: str
     pods: str
     services: str
     control_plane: str
     private_endpoint: bool
-    #: Rows of name and CIDR; none: everybody who has credentials.
+    #: Rows of name and CIDR; empty: every address, with credentials.
     authorized: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class JobImage:
-    """An image of Jobs to be put into a repository of the platform: exactly one of `copy_from` and `build_from`."""
+    """An image of Jobs for the platform's repository: exactly one of `copy_from` and `build_from` is set."""
 
     #: With its tag: pytorch-mnist:v1.
     name: str
-    #: The reference of an image in another registry.
+    #: An image reference in another registry.
     copy_from: str
-    #: A git repository as container engines take it: https://host/path.git#REF:FOLDER.
+    #: A git repository in the format of container engines: https://host/path.git#REF:FOLDER.
     build_from: str
-    #: Another repository of the project than the platform's, and its location; '' for the platform's.
+    #: Another repository of the project, and its location; '' means the platform's.
     repository: str
     location: str
 
 
 @dataclass(frozen=True, slots=True)
 class Google:
-    """What is particular to a cluster that is made on GKE."""
+    """Settings of a cluster that is created on GKE."""
 
-    #: '' while nobody has said it: see `with_project`.
+    #: '' while unknown: see `with_project`.
     project: str
     network: Network
     release_channel: str
-    #: Where Terraform keeps its state. '' stands for PROJECT-NAME-state.
+    #: The bucket of Terraform's state. '' means PROJECT-NAME-state.
     state_bucket: str
     state_prefix: str
     image_streaming: bool
     managed_prometheus: bool
     cost_allocation: bool
     deletion_protection: bool
-    #: How GKE installs the drivers of GPUs: `default`, `latest`, or `disabled` (then a DaemonSet does).
+    #: GKE's installation of GPU drivers: `default`, `latest`, or `disabled` (then a DaemonSet installs them).
     gpu_driver: str
     disk_size_gb: int
     disk_type: str
@@ -88,20 +87,20 @@ class Google:
     #: The name of the repository in Artifact Registry.
     repository: str
     images: Sequence[JobImage]
-    #: Whether destroy leaves the repositories with their images.
+    #: Whether destroy keeps the repositories with their images.
     keep_repository: bool
-    #: Whether Cloud Build's files for create and destroy are written.
+    #: Whether Cloud Build files for create and destroy are rendered.
     build: bool
-    #: Whether Cloud Monitoring gets a dashboard of GPUs.
+    #: Whether Cloud Monitoring gets a GPU dashboard.
     dashboards: bool
     labels: Mapping[str, str]
-    #: The names of the future reservations that Google is asked for. All others are drafts, which reserve nothing.
+    #: Names of the future reservations to submit to Google. All others are drafts, which reserve nothing.
     submitted: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A ResourceFlavor: what its pools' nodes have in common, and what is said besides."""
+    """A ResourceFlavor: its pools, node labels, taints and tolerations."""
 
     name: str
     pools: Sequence[str]
@@ -113,7 +112,7 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A Topology: its levels, widest first, as labels of nodes."""
+    """A Topology: its levels as node labels, widest first."""
 
     name: str
     levels: Sequence[str]
@@ -121,7 +120,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass of pods, or a WorkloadPriorityClass (which has but name, value and description)."""
+    """A PriorityClass, or a WorkloadPriorityClass (with only name, value and description)."""
 
     name: str
     value: int
@@ -132,7 +131,7 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """An AdmissionCheck; `provisioning` is the spec of its ProvisioningRequestConfig where it asks for capacity."""
+    """An AdmissionCheck; `provisioning` is the spec of its ProvisioningRequestConfig, if it has one."""
 
     name: str
     controller: str
@@ -143,7 +142,7 @@ class AdmissionCheck:
 
 @dataclass(frozen=True, slots=True)
 class FlavorQuotas:
-    """The quotas of one flavor: by resource `nominalQuota`, `borrowingLimit` and `lendingLimit`, as Kueue has them."""
+    """The quotas of a flavor by resource: `nominalQuota`, `borrowingLimit` and `lendingLimit`, as in Kueue."""
 
     name: str
     resources: Mapping[str, Part]
@@ -151,7 +150,7 @@ class FlavorQuotas:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A Cohort, with quotas of its own or without."""
+    """A Cohort, optionally with its own quotas."""
 
     name: str
     parent: str
@@ -161,7 +160,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueue:
-    """A LocalQueue: where a team submits."""
+    """A LocalQueue: name and namespace."""
 
     namespace: str
     name: str
@@ -171,22 +170,22 @@ class LocalQueue:
 class Queue:
     """A ClusterQueue with its LocalQueues; flavors in the order in which they are tried."""
 
-    #: Where the file says it: `spec.teams[0].queues[1]`.
+    #: Its path in the file: `spec.teams[0].queues[1]`.
     path: str
     name: str
-    #: The class it is made of; '' for one that teams share.
+    #: Its queue class; '' for a shared queue.
     of_class: str
     cohort: str
     flavors: Sequence[FlavorQuotas]
     local_queues: Sequence[LocalQueue]
     namespace_selector: Part
     admission_checks: Sequence[Part]
-    #: The fields of the ClusterQueue's spec that are taken as they are: queueingStrategy, preemption and the like.
+    #: Fields copied to the ClusterQueue's spec: queueingStrategy, preemption and others.
     spec: Part
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it admits nothing, by what the file says: it is not Active then."""
+        """Whether the file stops it, so that it admits nothing and is not Active."""
         return bool(self.spec.get("stopPolicy", "None") != "None")
 
 
@@ -200,22 +199,22 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a team's pods are: their ServiceAccount, and on GKE the Google service account behind it."""
+    """The identity of a team's pods: their ServiceAccount, and on GKE its Google service account."""
 
     name: str
-    #: The account's id, before the @.
+    #: The account's ID, before the @.
     google_name: str
-    #: Roles of the project that it has, such as roles/bigquery.dataViewer; none unless said.
+    #: Its roles in the project, such as roles/bigquery.dataViewer.
     roles: Sequence[str]
-    #: Buckets whose objects it reads and writes.
+    #: Buckets whose objects it may read and write.
     buckets: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A tenant: a namespace, who may do what in it, and its limits."""
+    """A tenant: namespace, members, identity, queues and limits."""
 
-    #: Where the file says it: `spec.teams[0]`.
+    #: Its path in the file: `spec.teams[0]`.
     path: str
     name: str
     namespace: str
@@ -224,7 +223,7 @@ class Team:
     admins: People
     identity: Identity
     queues: Sequence[Queue]
-    #: The spec of its ResourceQuota, LimitRange and Budget; None: it has none.
+    #: The specs of its ResourceQuota, LimitRange and Budget; None: it has none.
     resource_quota: Part | None
     limit_range: Part | None
     budget: Part | None
@@ -233,7 +232,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringStack:
-    """Prometheus and Grafana in the cluster: their images, and how long metrics are kept."""
+    """Prometheus and Grafana in the cluster: their images and the retention of metrics."""
 
     prometheus_image: str
     grafana_image: str
@@ -243,18 +242,18 @@ class MonitoringStack:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """Who fetches metrics, and whether rules and dashboards come with it."""
+    """The metrics collector, and whether rules and dashboards are installed."""
 
     collector: Collector
     rules: bool
     dashboards: bool
-    #: None: the platform installs none.
+    #: None: the platform installs no stack.
     stack: MonitoringStack | None
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Our operator. An image of '' is the one of this version in the platform's own repository."""
+    """Our operator. Image '' is this version's image in the platform's repository."""
 
     image: str
     replicas: int
@@ -266,15 +265,15 @@ class Platform:
 
     name: str
     engine: Engine
-    #: Versions of what `engine: kueue` installs, such as v0.14.0; '' are those pinned by this version.
+    #: Versions that `engine: kueue` installs, such as v0.14.0; '' uses this version's defaults.
     kueue_version: str
     job_set_version: str
-    #: What is said of Kueue's Configuration, by its own fields; nothing: it is that of the release.
+    #: Fields of Kueue's Configuration; empty: the release's Configuration.
     kueue: Part
-    #: Whether queues and cohorts have by their weights what is lent.
+    #: Whether fair sharing by weights is enabled.
     fair_sharing: bool
     google: Google | None
-    #: The Cluster with this platform's name, complete, as `simulate --cluster` takes it; None: one that is there.
+    #: The complete Cluster with this platform's name, as for `simulate --cluster`; None: an existing cluster.
     cluster: Part | None
     flavors: Sequence[Flavor]
     topologies: Sequence[Topology]
@@ -282,9 +281,9 @@ class Platform:
     workload_priorities: Sequence[PriorityClass]
     admission_checks: Sequence[AdmissionCheck]
     cohorts: Sequence[Cohort]
-    #: The names of the classes of queues, in the order of the file.
+    #: The names of the queue classes, in the order of the file.
     queue_classes: Sequence[str]
-    #: Those that teams share; a team's own are with it.
+    #: Queues shared by teams; a team's own queues are in the team.
     shared_queues: Sequence[Queue]
     teams: Sequence[Team]
     monitoring: Monitoring
@@ -292,12 +291,12 @@ class Platform:
 
     @property
     def queues(self) -> Sequence[Queue]:
-        """All ClusterQueues: the teams' own, then those they share."""
+        """All ClusterQueues: the teams' own, then the shared ones."""
         return [*(queue for team in self.teams for queue in team.queues), *self.shared_queues]
 
     @property
     def region(self) -> str:
-        """Where it is; '' without a cluster. A Cluster that names no region is in that of its first zone."""
+        """The cluster's region, by default that of its first zone; '' without a cluster."""
         if self.cluster is None:
             return ""
         spec = self.cluster["spec"]
@@ -306,5 +305,5 @@ class Platform:
 
     @property
     def node_pools(self) -> Sequence[Part]:
-        """The pools of its cluster, as rows of the Cluster's spec."""
+        """The node pools of the cluster, as rows of the Cluster's spec."""
         return [] if self.cluster is None else self.cluster["spec"].get("nodePools") or []

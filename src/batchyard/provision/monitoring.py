@@ -1,7 +1,7 @@
-"""Rules and dashboards of the platform, and who fetches Kueue's metrics; our operator's come with its installation.
+"""Monitoring manifests: rules, dashboards, and scraping of Kueue; our operator's scraping is part of its installation.
 
-Rules are those of `deploy/monitoring`, as the collector's own kind has them. Dashboards are ConfigMaps with the label
-that Grafana's sidecar looks for.
+Rules are those of `deploy/monitoring`, in the collector's own kind. Dashboards are ConfigMaps with the label of
+Grafana's sidecar.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from batchyard.provision.yaml_output import yaml_text
 _RULES: Final = "deploy/monitoring/prometheus"
 _RULES_SUFFIX: Final = ".rules.yml"
 _DASHBOARDS: Final = "deploy/monitoring/grafana/dashboards"
-#: How often rules are worked out; managed Prometheus wants it said.
+#: Evaluation interval of rules; managed Prometheus requires one.
 _INTERVAL: Final = "30s"
 #: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
 _READER: Final = "kueue-metrics-collector"
@@ -27,7 +27,7 @@ _SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def files(platform: Platform) -> Mapping[str, str]:
-    """The files of a kustomization by their names; none where nobody collects metrics."""
+    """Return the files of a kustomization by name; empty without a collector."""
     if platform.monitoring.collector is Collector.NONE:
         return {}
     objects = []
@@ -65,14 +65,14 @@ def _rules(platform: Platform) -> Mapping[str, Any]:
 
 
 def _kueue_scraping(platform: Platform) -> list[Mapping[str, Any]]:
-    """The objects by which the collector reads Kueue's metrics: over TLS, with the token of a reader."""
+    """Return the objects with which the collector reads Kueue's metrics: over TLS, with a reader's token."""
     if platform.monitoring.collector is Collector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
 
 
 def _kueue_reader(platform: Platform) -> list[Mapping[str, Any]]:
-    """A reader of Kueue's metrics, its token, and the right of Google's collector to read that token.
+    """Return a reader of Kueue's metrics, its token, and the right of Google's collector to read the token.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """

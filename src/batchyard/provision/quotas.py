@@ -1,10 +1,10 @@
-"""The quotas of Compute Engine that a platform needs when all its machines are there, by the names of their metrics.
+"""Compute Engine quotas that a platform needs with its maximum number of machines, by metric.
 
-Machines of Spot and those of the Dynamic Workload Scheduler (flex-start, queued) count against preemptible quotas,
-those of a reservation against the others. Families with accelerators that have no quota of CPUs here are limited by
-that of their accelerators; CPUs of other families that are not named here count by family, which is a dimension.
-Sources: the metrics of the API's Region resource, and the documents of Compute Engine on allocation quotas, of Cloud
-TPU on its quotas, and of GKE on flex-start.
+Spot machines and those of the Dynamic Workload Scheduler (flex-start, queued) count against preemptible quotas,
+reserved machines against the others. Accelerator families without a CPU quota here are limited by their accelerator
+quota. CPUs of other families that are not listed count against a per-family quota. Sources: the metrics of the API's
+Region resource, and the documents of Compute Engine on allocation quotas, of Cloud TPU on its quotas, and of GKE on
+flex-start.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _GPUS: Final[Mapping[str, str]] = {
     "nvidia-tesla-p100": "NVIDIA_P100_GPUS",
     "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
 }
-#: By accelerator, the metric of its chips and that of preemptible ones. Of later families one metric has a dimension.
+#: Metrics of chips and preemptible chips by accelerator. Later families share a metric with a family dimension.
 _TPUS: Final[Mapping[str, tuple[str, str]]] = {
     "tpu-v5-lite-podslice": ("TPU_LITE_PODSLICE_V5", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5"),
     "tpu-v5p-slice": ("TPUS_PER_TPU_FAMILY (CT5P)", "PREEMPTIBLE_TPU_V5P"),
@@ -50,7 +50,7 @@ _CPUS: Final[Mapping[str, str]] = {
     "t2d": "T2D_CPUS",
 }
 _PREEMPTIBLE: Final = frozenset({"spot", "flex-start", "queued"})
-#: What Compute Engine counts disks of these types against.
+#: Metrics of disk capacity by disk type.
 _DISKS: Final[Mapping[str, str]] = {
     "pd-standard": "DISKS_TOTAL_GB",
     "pd-balanced": "SSD_TOTAL_GB",
@@ -60,7 +60,7 @@ _DISKS: Final[Mapping[str, str]] = {
 
 
 class Quota(NamedTuple):
-    """How much of a quota is needed, and what for."""
+    """The needed amount of a quota, and its users."""
 
     region: str
     metric: str
@@ -70,7 +70,7 @@ class Quota(NamedTuple):
 
 
 def quotas(platform: Platform) -> Sequence[Quota]:
-    """The quotas needed, by name; nothing where the cluster is not made on Google Cloud."""
+    """Return the needed quotas, sorted; empty if the cluster is not on Google Cloud."""
     if platform.google is None:
         return []
     needed: dict[tuple[str, str], dict[str, int]] = {}
@@ -83,7 +83,7 @@ def quotas(platform: Platform) -> Sequence[Quota]:
 
 
 def _needs(supply: Supply, platform: Platform) -> Iterator[tuple[str, str, int]]:
-    """What one machine needs, by region and metric."""
+    """Yield the region, metric and amount that one machine needs."""
     machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
     accelerator = machine.accelerator
     if accelerator is not None and accelerator.resource == well_known.GPU:

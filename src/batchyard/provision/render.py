@@ -1,10 +1,9 @@
-"""All files that a platform comes to, by path: Terraform, manifests, and the cluster file of the embedded platform.
+"""Renders a platform to files: Terraform, manifests, and the cluster file of the embedded platform.
 
-terraform/, build/          what is made on Google Cloud, and Cloud Build's files for it
-manifests/00-engine/        what decides: applied first, and waited for
-manifests/                  everything else, in the order of the kustomization
-cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster`
-configuration.yaml          for `batchyard up --config`, where something is said that objects do not say
+terraform/, build/          Google Cloud resources, and Cloud Build files for them manifests/00-engine/        the
+engine: applied first, and waited for manifests/                  everything else, in the order of the kustomization
+cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster` configuration.yaml for
+`batchyard up --config`, with settings that no object has
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ CONFIGURATION: Final = "configuration.yaml"
 
 
 def render(platform: Platform) -> Mapping[str, str]:
-    """The text of every file by its path, in order."""
+    """Return the text of every file by path, sorted."""
     found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, access_objects(platform)).items()}
     found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
     found |= terraform.files(platform)

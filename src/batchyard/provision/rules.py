@@ -1,6 +1,6 @@
-"""The rules between the fields of a platform: who names whom, what may not be twice, what Google Cloud demands.
+"""Validation rules between the fields of a platform: references, uniqueness, and Google Cloud's constraints.
 
-What the objects that are made of it must keep besides is found when they are made (`manifests`).
+Errors of the generated objects are found when they are rendered (`manifests`).
 """
 
 import re
@@ -16,20 +16,20 @@ from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 from batchyard.provision.model import Collector, Engine, Flavor, Part, Platform, Queue
 
 _RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
-#: Who is everybody, or every pod, to the API server.
+#: Subjects that stand for all users or all pods.
 _EVERYBODY: Final = frozenset(
     {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
 )
-#: Namespaces that are deleted with nobody's platform: those of Kubernetes and of engines.
+#: Namespaces that no platform deletes: those of Kubernetes and of the engines.
 _KEPT_NAMESPACES: Final = frozenset({*NAMESPACES.values(), "jobset-system"})
 _OF_KUBERNETES: Final = "kube-"
 _HAVE_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
-#: Resources whose names have no domain. Others of that sort are what Kueue counts instead of them, under any name.
+#: Resource names without a domain. Kueue accepts others of this form too, for example custom counts.
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
-    """All that is wrong with a platform whose structure is sound."""
+    """Yield all errors of a platform whose structure is valid."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
     yield from _resource_faults(spec)
@@ -50,7 +50,7 @@ def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
 
 
 def _unknown(path: str, name: str, what: str, known: Iterable[str]) -> Iterator[FieldError]:
-    """A fault if there is nothing of that name."""
+    """Yield an error if the name is not among `known`."""
     names = list(known)
     if name not in names:
         close = nearest(name, names)
@@ -70,7 +70,7 @@ def _flavor_faults(platform: Platform) -> Iterator[FieldError]:
 
 
 def _class_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
-    """Queues of teams name a class that there is, and classes name flavors that there are, whether used or not."""
+    """Check that teams' queues name known classes, and classes known flavors, whether used or not."""
     classes = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
         rows = row["flavors"]
@@ -96,7 +96,7 @@ def _flavor_names(path: str, names: Sequence[str], flavors: Sequence[Flavor]) ->
 
 
 def _resource_faults(spec: Part) -> Iterator[FieldError]:
-    """Kueue takes quotas of any resource: a slip of the pen is one that no pod asks for."""
+    """Report probable typos in resource names: Kueue accepts quotas of any resource."""
     rows = [(f"spec.{of}[{index}]", row) for of in _HAVE_QUOTAS for index, row in enumerate(spec.get(of) or ())]
     for index, team in enumerate(spec["teams"]):
         rows += [(f"spec.teams[{index}].queues[{i}]", row) for i, row in enumerate(team.get("queues") or ())]
@@ -118,7 +118,7 @@ def _queue_faults(queue: Queue, platform: Platform) -> Iterator[FieldError]:
 
 
 def _group_faults(queue: Queue) -> Iterator[FieldError]:
-    """Flavors with the same resources are tried one after the other; those with others share none with them."""
+    """Check that flavors of a queue have either the same resources or none in common."""
     seen: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
         resources = frozenset(flavor.resources)
@@ -129,18 +129,18 @@ def _group_faults(queue: Queue) -> Iterator[FieldError]:
                 yield FieldError(
                     f"{queue.path}.flavors[{index}].resources",
                     f"{flavor.name} and {other} both have {resource}, and only one of them has {missing}",
-                    "give flavors that are tried for the same resources the very same ones",
+                    "list the same resources in all flavors of a group",
                 )
                 break
 
 
 def _twice(platform: Platform) -> Iterator[FieldError]:
-    """No two ClusterQueues, no two LocalQueues of a namespace, and no two teams' namespaces are the same."""
+    """Check that ClusterQueues, LocalQueues of a namespace, and teams' namespaces are unique."""
     queues: set[str] = set()
     locals_: set[tuple[str, str]] = set()
     for queue in platform.queues:
         if queue.name in queues:
-            yield FieldError(queue.path, f"there is a ClusterQueue {shown(queue.name)} already", "name it otherwise")
+            yield FieldError(queue.path, f"there is a ClusterQueue {shown(queue.name)} already", "use another name")
         queues.add(queue.name)
         for local in queue.local_queues:
             key = local.namespace, local.name
@@ -157,7 +157,7 @@ def _twice(platform: Platform) -> Iterator[FieldError]:
 
 
 def _cohort_faults(platform: Platform) -> Iterator[FieldError]:
-    """Where Cohorts are listed, those that are named are among them; none is above itself."""
+    """Check that named Cohorts are listed, if any are listed, and that there are no cycles."""
     names = [cohort.name for cohort in platform.cohorts]
     parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
     for index, cohort in enumerate(platform.cohorts):
@@ -190,7 +190,7 @@ def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
 
 
 def _team_names(platform: Platform) -> Iterator[FieldError]:
-    """Who a team is, and where: destroying a platform deletes its teams' namespaces with all that is in them."""
+    """Check teams' namespaces and members: destroying a platform deletes its teams' namespaces."""
     kept = _KEPT_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in kept or team.namespace.startswith(_OF_KUBERNETES):
@@ -199,12 +199,12 @@ def _team_names(platform: Platform) -> Iterator[FieldError]:
         for field, people in (("members", team.members), ("admins", team.admins)):
             for name in (*people.groups, *people.users):
                 if name in _EVERYBODY:
-                    problem = f"{name} is everybody, and {team.name} would be no tenant of its own"
+                    problem = f"{name} includes all users, and {team.name} would not be a separate tenant"
                     yield FieldError(f"{team.path}.{field}", problem, "name the groups of the team")
 
 
 def _engine_faults(platform: Platform) -> Iterator[FieldError]:
-    """Versions are those of releases, and an image is one word."""
+    """Check the versions and the images."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE.fullmatch(version):
             problem = f"{shown(version)} is no release"
@@ -216,7 +216,7 @@ def _engine_faults(platform: Platform) -> Iterator[FieldError]:
 
 
 def _images(platform: Platform) -> Iterator[tuple[str, str]]:
-    """The images that the file names, or may name, with their fields."""
+    """Yield the images that the file may name, with their fields."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
     if stack is not None:
@@ -228,11 +228,11 @@ def _images(platform: Platform) -> Iterator[tuple[str, str]]:
 def _check_faults(spec: Part) -> Iterator[FieldError]:
     for index, row in enumerate(spec.get("admissionChecks") or ()):
         if "provisioning" not in row and "controllerName" not in row:
-            problem = "nobody answers this check"
-            remedy = "write provisioning, for one that asks for capacity, or the controllerName of your own controller"
+            problem = "no controller handles this check"
+            remedy = "write provisioning for a check of capacity, or the controllerName of your controller"
             yield FieldError(f"spec.admissionChecks[{index}]", problem, remedy)
         if "provisioning" in row and "parameters" in row:
-            problem = "provisioning is what the parameters name already"
+            problem = "provisioning already defines the parameters"
             yield FieldError(f"spec.admissionChecks[{index}].parameters", problem, "keep one of them")
 
 
@@ -240,4 +240,4 @@ def _budget_faults(platform: Platform) -> Iterator[FieldError]:
     for team in platform.teams:
         if team.budget is not None and platform.engine is Engine.KUEUE:
             remedy = "leave it out, or choose engine: batchyard"
-            yield FieldError(f"{team.path}.budget", "Kueue knows no budgets: nobody would hold it", remedy)
+            yield FieldError(f"{team.path}.budget", "Kueue does not enforce budgets", remedy)

@@ -1,6 +1,6 @@
-"""The pods of the engine and of the monitoring stack, and whether the nodes of a cluster on GKE have room for them.
+"""System pods: checks that the engine and the monitoring stack fit on the nodes of a cluster on GKE.
 
-A cluster whose only untainted pool is too small never starts its engine: the pods stay Pending, and no Job is admitted.
+If the untainted pools are too small, the engine's pods stay Pending and no Job is admitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +16,15 @@ from batchyard.provision.machine_supply import pool_bounds
 from batchyard.provision.manifests.stack import stack_requests
 from batchyard.provision.model import Engine, Part, Platform
 
-#: The field that decides it.
+#: The field of the errors.
 NODE_POOLS: Final = "spec.cluster.nodePools"
 _MIB: Final = 1 << 20
-#: Requests of the managers of Kueue and JobSet, as their releases have them.
+#: Requests of the managers of Kueue and JobSet, as in their releases.
 _KUEUE: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "512Mi"}
 _JOB_SET: Final[Mapping[str, str]] = {"cpu": "500m", "memory": "128Mi"}
-#: An estimate of the requests of GKE's DaemonSets on each node (logs, metrics, DNS cache, CSI drivers, proxy).
+#: Estimated requests of GKE's DaemonSets per node (logs, metrics, DNS cache, CSI drivers, proxy).
 _DAEMON_SETS: Final[Mapping[str, str]] = {"cpu": "250m", "memory": "300Mi"}
-#: An estimate of GKE's own Deployments: two of kube-dns, and metrics-server with the other agents.
+#: Estimated requests of GKE's Deployments: two of kube-dns, and metrics-server with the other agents.
 _GKE_PODS: Final[Sequence[Mapping[str, str]]] = (
     {"cpu": "260m", "memory": "110Mi"},
     {"cpu": "260m", "memory": "110Mi"},
@@ -39,7 +39,7 @@ _REMEDY: Final = (
 
 
 class SystemPod(NamedTuple):
-    """Pods of one Deployment: requests are quantities by resource."""
+    """The pods of a Deployment: replicas, and requests as quantities by resource."""
 
     name: str
     replicas: int
@@ -48,7 +48,7 @@ class SystemPod(NamedTuple):
 
 @dataclass(slots=True)
 class _FreeNode:
-    """What is left of a node: CPU in thousandths of a core, memory in bytes."""
+    """Free resources of a node: CPU in millicores, memory in bytes."""
 
     cpu: int
     memory: int
@@ -68,7 +68,7 @@ class _Need(NamedTuple):
 
 
 def system_pods(platform: Platform) -> Sequence[SystemPod]:
-    """The pods of the engine, then those of the monitoring stack."""
+    """Return the pods of the engine, then those of the monitoring stack."""
     stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is Engine.KUEUE:
         kueue, job_set = (
@@ -81,7 +81,7 @@ def system_pods(platform: Platform) -> Sequence[SystemPod]:
 
 
 def system_pod_faults(platform: Platform) -> Iterator[FieldError]:
-    """A fault if these pods do not fit beside GKE's own pods on the nodes that have no taints."""
+    """Yield an error if these pods and GKE's own do not fit on the untainted nodes."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return
@@ -96,13 +96,13 @@ def system_pod_faults(platform: Platform) -> Iterator[FieldError]:
 
 
 def _provisions_nodes(cluster: Part) -> bool:
-    """Whether GKE makes nodes for pods that fit nowhere."""
+    """Whether GKE provisions nodes for unschedulable pods."""
     limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED
 
 
 def _free_nodes(platform: Platform, cluster: Part, most: int) -> list[_FreeNode]:
-    """The nodes without taints, with what GKE's DaemonSets leave; of a pool no more than there are pods."""
+    """Return the untainted nodes without the requests of GKE's DaemonSets; of a pool at most as many as pods."""
     daemons = _need(_DAEMON_SETS)
     found = []
     for pool, node in _untainted(platform, cluster):
@@ -113,7 +113,7 @@ def _free_nodes(platform: Platform, cluster: Part, most: int) -> list[_FreeNode]
 
 
 def _untainted(platform: Platform, cluster: Part) -> Iterator[tuple[Part, Part]]:
-    """Pools whose nodes take pods without tolerations, each with a node of it."""
+    """Yield the pools that accept pods without tolerations, each with a node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
         node = node_template(pool, zones_of(pool, cluster)[0], cluster)

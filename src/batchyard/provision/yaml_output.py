@@ -1,4 +1,4 @@
-"""Objects as the text of a file: YAML that people read, the same byte for byte every time."""
+"""YAML output of rendered files: readable and byte-for-byte reproducible."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,18 +9,18 @@ HEADER: Final = "# Made by `batchyard platform render`: change the platform's fi
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Documents as YAML, fields in the order in which they are."""
+    """Return documents as YAML, with fields in their given order."""
     return HEADER + "---\n".join(dumped(document) for document in documents)
 
 
 def dumped(document: Mapping[str, Any]) -> str:
-    """One document as YAML."""
+    """Return one document as YAML."""
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
 
 class _Dumper(yaml.SafeDumper):
-    """Plain YAML without references between objects that share parts; items of lists stand out."""
+    """YAML without aliases for shared parts; list items are indented."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

@@ -118,7 +118,10 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     [
         ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this is not done here"),
         ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this is not"),
-        ("{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}", "does not do integrations of pod"),
+        (
+            "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
+            "does not support integrations of pod",
+        ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_fault_says_where_it_is(old: str, new: str, said: str) -> None:
         pytest.param("    - {name: blue, queues: [{class: lp, clusterQueue: cq-red-lp}]}\n", "already", id="queues"),
         pytest.param("  cohorts: [{name: a, parentName: b}, {name: b, parentName: a}]\n", "above itself", id="cohorts"),
         pytest.param("  cohorts: [{name: colors}]\n", "did you mean colors?", id="cohort"),
-        pytest.param("  admissionChecks: [{name: a}]\n", "nobody answers this check", id="check"),
+        pytest.param("  admissionChecks: [{name: a}]\n", "no controller handles this check", id="check"),
         pytest.param("  monitoring: {collector: PodMonitoring}\n", "PodMonitoring is a kind of GKE", id="monitoring"),
         pytest.param("  google: {}\n", "describe the cluster", id="no cluster"),
         pytest.param(GOOGLE.replace("my-project", "P"), "is no project", id="project"),
@@ -147,13 +147,13 @@ def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
     [
         pytest.param("    - {name: kube-system}\n", "p.yaml:17: spec.teams[1].namespace: kube-system is", id="kube"),
         pytest.param("    - {name: b, namespace: kueue-system}\n", "a namespace of Kubernetes or of the", id="engine"),
-        pytest.param("    - {name: b, members: {users: [system:anonymous]}}\n", "is everybody", id="anonymous"),
-        pytest.param("    - {name: b, admins: {groups: [system:serviceaccounts]}}\n", "is everybody", id="pods"),
+        pytest.param("    - {name: b, members: {users: [system:anonymous]}}\n", "includes all users", id="anonymous"),
+        pytest.param("    - {name: b, admins: {groups: [system:serviceaccounts]}}\n", "includes all users", id="pods"),
         pytest.param("  versions: {kueue: latest}\n", 'spec.versions.kueue: "latest" is no release', id="release"),
         pytest.param("  operator: {image: a b}\n", '"a b" is no image', id="image"),
         pytest.param(
             "  admissionChecks: [{name: a, provisioning: {}, parameters: {apiGroup: g, kind: K, name: n}}]\n",
-            "spec.admissionChecks[0].parameters: provisioning is what",
+            "spec.admissionChecks[0].parameters: provisioning already defines",
             id="parameters",
         ),
     ],
@@ -173,7 +173,7 @@ def test_a_class_is_in_a_cohort_that_is_listed() -> None:
         pytest.param("", "roles: [roles/owner]", "roles[0]: with roles/owner the team's pods", id="owner"),
         pytest.param("", "roles: [bigquery]", '"bigquery" is no role', id="role"),
         pytest.param("", "buckets: ['gs://data']", "buckets[0]: ", id="bucket"),
-        pytest.param("", "googleName: small-nodes", "is that of the platform itself already", id="account of nodes"),
+        pytest.param("", "googleName: small-nodes", "is taken: the platform itself uses it", id="account of nodes"),
         pytest.param(", repository: Images", "", '"Images" is no name of a repository', id="repository"),
         pytest.param(", state: {bucket: Mine}", "", '"Mine" is no name of a bucket', id="state"),
         pytest.param(", labels: {Team: x}", "", "spec.google.labels[Team]", id="label"),
@@ -195,7 +195,7 @@ def test_what_google_cloud_refuses_is_told_beforehand(google: str, team: str, sa
 
 def test_no_two_teams_are_one_service_account() -> None:
     text = SMALL + "    - {name: blue, serviceAccount: {googleName: wi-red}}\n" + GOOGLE
-    assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: wi-red is that of red already" in faults(text)
+    assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: wi-red is taken: red uses it" in faults(text)
 
 
 def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
@@ -253,7 +253,7 @@ def test_flavors_that_are_tried_for_one_resource_have_the_same_ones() -> None:
 
 def test_a_budget_is_refused_where_nobody_would_hold_it() -> None:
     text = SMALL.replace("cohortName: colours", "budget: {dollars: 5}").replace("spec:", "spec:\n  engine: kueue")
-    assert "Kueue knows no budgets" in faults(text)
+    assert "Kueue does not enforce budgets" in faults(text)
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -1,1 +1,1 @@
-"""The machines of the cloud, as facts: what there is, what it costs, how long it takes, which nodes it makes."""
+"""Machine catalog of the cloud: machine types, prices, step durations and the resulting nodes."""

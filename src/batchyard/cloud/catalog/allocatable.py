@@ -1,7 +1,7 @@
-"""What a node has, and what of it pods may have: GKE's arithmetic, to the byte.
+"""Node capacity and allocatable resources, computed as in GKE, to the byte.
 
-What the operating system keeps is measured (Systems in the catalogue), in between in proportion; what the kubelet
-keeps goes by brackets. Sources: GKE's autoscaler, pkg/cloudprovider/gke/reserved.go and
+The operating system's share is interpolated between measured values (Systems in the catalog); the kubelet's share
+follows brackets. Sources: GKE's autoscaler, pkg/cloudprovider/gke/reserved.go and
 nodetemplate/system_reserved_config.go; kubernetes/autoscaler, cloudprovider/gce/templates.go.
 """
 
@@ -20,7 +20,7 @@ _PODS_MANY: Final = 110
 _CPU_FOR_MANY_PODS: Final = 400
 _MEMORY_SMALL_MIB: Final = 1000
 _MEMORY_KEPT_OF_SMALL: Final = 255
-#: (from which amount on, how much of each 10,000 is kept).
+#: (lower bound, reserved amount per 10,000).
 _CPU_BRACKETS: Final = ((0, 600), (1000, 100), (2000, 50), (4000, 25))
 _MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), (128_000, 200))
 
@@ -28,7 +28,7 @@ Resources = dict[str, int]
 
 
 def capacity(machine: MachineType, systems: Systems, pods: int = PODS) -> Resources:
-    """What a node of that machine has: cpu in thousandths, all else in units."""
+    """Return the capacity of a node: cpu in millicores, everything else in units."""
     memory = machine.memory_bytes
     has = {
         "cpu": machine.cpu_milli,
@@ -42,7 +42,7 @@ def capacity(machine: MachineType, systems: Systems, pods: int = PODS) -> Resour
 
 
 def allocatable(machine: MachineType, systems: Systems, pods: int = PODS) -> Resources:
-    """What pods may have of it."""
+    """Return the allocatable resources of a node."""
     has = capacity(machine, systems, pods)
     disk = has["ephemeral-storage"]
     kept = {
@@ -54,28 +54,28 @@ def allocatable(machine: MachineType, systems: Systems, pods: int = PODS) -> Res
 
 
 def kept_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
-    """What the kubelet keeps of the cpu; of a shared core also what it cannot give in the long run."""
+    """Return the cpu that the kubelet reserves; for a shared core also the part that is not sustained."""
     burst = machine.cpu_milli - machine.sustained_cpu_milli
     many = _CPU_FOR_MANY_PODS if pods > _PODS_MANY else 0
     return _by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst + many
 
 
 def kept_memory_mib(memory_mib: int) -> int:
-    """What the kubelet keeps of the memory. The brackets count 1000 MiB as a GB, as GKE does."""
+    """Return the memory that the kubelet reserves. The brackets count 1000 MiB as a GB, as in GKE."""
     if memory_mib <= _MEMORY_SMALL_MIB:
         return _MEMORY_KEPT_OF_SMALL if memory_mib > 0 else 0
     return _by_brackets(memory_mib, _MEMORY_BRACKETS)
 
 
 def interpolated(rows: Sequence[tuple[int, int]], there: int) -> int:
-    """What is kept of an amount, in proportion between the rows around it, and beyond the last two as between them."""
+    """Return the reserved part of an amount, interpolated between rows, and extrapolated beyond the last two."""
     upper = next((at for at, row in enumerate(rows) if row[0] >= there), len(rows) - 1)
     (low, kept_low), (high, kept_high) = rows[max(0, upper - 1)], rows[max(1, upper)]
     return kept_low + (there - low) * (kept_high - kept_low) // (high - low)
 
 
 def _disk(machine: MachineType, systems: Systems) -> int:
-    """The bytes for the files of pods: on the local SSDs if the machine has some, else on the boot disk."""
+    """Return the bytes of ephemeral storage: on local SSDs if the machine has some, else on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
     disk = systems.boot_disk_gib * GIB
@@ -90,7 +90,7 @@ def _kept_disk(machine: MachineType, systems: Systems) -> int:
 
 
 def _by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """The sum over the brackets: of each the part of the amount that lies in it, times its rate."""
+    """Return the sum over the brackets: the part of the amount in each, times its rate."""
     ends = [start for start, _ in brackets[1:]]
     kept = 0
     for (start, rate), end in zip(brackets, [*ends, max(amount, ends[-1])], strict=True):

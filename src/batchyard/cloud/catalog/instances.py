@@ -1,4 +1,4 @@
-"""Instance objects: one machine each. Whoever wants a machine creates one of these, whoever gives it up deletes it."""
+"""Instance objects, one machine each. Clients create an Instance to request a machine and delete it to release it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,8 +9,8 @@ from batchyard.api.times import format_time, parse_time, window_of
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import SECOND, Instant
 
-# The phases: asked for (no phase), then Provisioning, Booting, Running; Failed never came, Crashed is lost until it is
-# replaced, Stopping was told when it will be switched off.
+# Phases: requested (empty), Provisioning, Booting, Running, Stopping (shutdown announced), Failed (no machine), Crashed
+# (lost until it is replaced).
 PROVISIONING: Final = "Provisioning"
 BOOTING: Final = "Booting"
 RUNNING: Final = "Running"
@@ -18,17 +18,17 @@ STOPPING: Final = "Stopping"
 CRASHED: Final = "Crashed"
 FAILED: Final = "Failed"
 
-#: How long before it is switched off a machine is told.
+#: Notice before a machine is switched off.
 NOTICE: Final = 30 * SECOND
 
-#: How long machines run at the longest that the cloud gives out for a time only, if nobody says.
+#: Default maximum run time by provisioning model.
 _LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
 _NAMES_MAX: Final = 32
 _NAME_CUT: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
-    """An Instance of a pool in a zone, yet to be created; one of a ResizeRequest runs as long as that says."""
+    """Return an Instance of a pool in a zone, to be created; a ResizeRequest sets its maximum run time."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
     asked = resize_request["spec"] if resize_request is not None else spec
@@ -56,9 +56,9 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
 
 
 def name_prefix(cluster: str, pool: str, zone: str) -> str:
-    """What the names of a pool's machines in a zone begin with: `gke-<cluster>-<pool>-<8 hex digits>-`, as GKE's.
+    """Return the name prefix of a pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
 
-    Where both names together are long, each is cut.
+    If the two names together are too long, both are cut.
     """
     digits = uid_for(0, cluster, pool, zone)[:8]
     if len(cluster) + len(pool) > _NAMES_MAX:
@@ -67,34 +67,34 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
 
 
 def phase_of(instance: Obj) -> str:
-    """Its phase; empty while it is only asked for."""
+    """Return the phase; empty while the machine is only requested."""
     return (instance.get("status") or {}).get("phase") or ""
 
 
 def since(instance: Obj) -> Instant:
-    """When its phase began; for one that is only asked for, when that was."""
+    """Return the start of the phase; for a requested machine its creation time."""
     at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
     return parse_time(at)
 
 
 def stops_at(instance: Obj) -> Instant | None:
-    """When it will be switched off, if that is known."""
+    """Return the time at which the machine will be switched off, if known."""
     at = (instance.get("status") or {}).get("stopAt")
     return None if at is None else parse_time(at)
 
 
 def is_leaving(instance: Obj) -> bool:
-    """Whether it has been given up."""
+    """Whether the Instance is being deleted."""
     return "deletionTimestamp" in instance["metadata"]
 
 
 def is_off(instance: Obj) -> bool:
-    """Whether it was switched off, and is about to go."""
+    """Whether the machine is switched off, and the Instance about to be removed."""
     return "stoppedAt" in (instance.get("status") or {})
 
 
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """The Instance in a phase from now on; what the status said of an error is over, `fields` are added."""
+    """Return the Instance in a new phase since `now`, with `fields` added and an earlier error removed."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     kept = {field: value for field, value in status.items() if field in fields or field != "error"}
     return with_status(instance, kept)
@@ -102,25 +102,25 @@ def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str
 
 # --- reservations ---
 #
-# Reservations: machines that are kept for who names them, for good or for a time that was booked (calendar mode).
+# Reservations: machines kept for the pools that name them, permanently or for a booked time (calendar mode).
 
 
 def start_of(cluster: Obj) -> Instant:
-    """When the world began, from which reservations count."""
+    """Return the creation time of the Cluster, the origin of reservation times."""
     return parse_time(cluster["metadata"]["creationTimestamp"])
 
 
 def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
-    """A reservation by name, as the Cluster has it."""
+    """Return a reservation of the Cluster by name."""
     reservations = cluster["spec"].get("reservations") or ()
     return next((reservation for reservation in reservations if reservation["name"] == name), None)
 
 
 def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
-    """Return from when on its machines can be used."""
+    """Return the time from which its machines can be used."""
     return window_of(reservation, start_of(cluster)).start
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
-    """Return when its machines are taken back; None: never."""
+    """Return the time at which its machines are reclaimed; None: never."""
     return window_of(reservation, start_of(cluster)).end

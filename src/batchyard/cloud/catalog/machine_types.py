@@ -1,7 +1,7 @@
-"""The catalogue: machine types, their families and accelerators, as the cloud has them and as a Cluster changes them.
+"""Machine catalog: machine types, families and accelerators of the cloud, with the changes of a Cluster.
 
-The figures are in `catalog.yaml` beside this module. Amounts are whole numbers: cpu in thousandths, memory in bytes,
-prices in millionths of a dollar per hour.
+The data is in `catalog.yaml` beside this module. Amounts are integers: cpu in millicores, memory in bytes, prices in
+micro-dollars per hour.
 """
 
 import pkgutil
@@ -25,13 +25,13 @@ FLEX_START: Final = "flexStart"
 _GIB: Final = 1 << 30
 _FRACTIONS: Final = (RESERVED, FLEX_START)
 _NOTHING: Final[Mapping[str, Any]] = {}
-#: By name of the Cluster, the last spec seen and its catalogue: asked many times, changed hardly ever.
+#: Cache by Cluster name: the last spec and its catalog. Specs rarely change.
 _catalogs: "dict[str, tuple[Mapping[str, Any], Catalog]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The accelerators of one machine: `nvidia-l4`, two, which pods ask for as `nvidia.com/gpu`."""
+    """The accelerators of one machine, for example two `nvidia-l4`, requested as `nvidia.com/gpu`."""
 
     type: str
     count: int
@@ -40,27 +40,27 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """One type of machine."""
+    """A machine type: resources, accelerators and prices."""
 
     name: str
     family: str
     cpu_milli: int
-    #: What a shared core gives in the long run; elsewhere the same as cpu_milli.
+    #: The sustained cpu of a shared core; otherwise equal to cpu_milli.
     sustained_cpu_milli: int
     memory_bytes: int
     accelerator: Accelerator | None
-    #: How the chips of one machine lie when it is a whole slice; None for all but TPUs.
+    #: The chip topology of one machine that is a whole slice; None except for TPUs.
     topology: str | None
-    #: Local SSDs that come with it and hold the files of its pods.
+    #: Local SSDs that come with it and hold ephemeral storage.
     local_ssds: int
-    #: By way of paying: per hour.
+    #: Hourly prices by billing model.
     prices: "Prices"
-    #: Whether auto-provisioning makes pools of it that are not asked for by its name.
+    #: Whether auto-provisioning may use it for pods that do not name it.
     is_made_unasked: bool = True
 
 
 class Prices(NamedTuple):
-    """What an hour costs, by way of paying."""
+    """Hourly prices by billing model."""
 
     on_demand: MicroDollars
     spot: MicroDollars
@@ -68,27 +68,27 @@ class Prices(NamedTuple):
     flex_start: MicroDollars
 
     def plus(self, other: "Prices", times: int) -> "Prices":
-        """These prices, and so many times the others."""
+        """Return these prices plus `times` times the others."""
         return Prices(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class Family(NamedTuple):
-    """What the machines of a family have in common."""
+    """Common properties of a machine family."""
 
-    #: How many of them one compact placement group holds; 0: they have no compact placement.
+    #: Size of a compact placement group; 0: not supported.
     placement_max: int
     times: Mapping[str, Any]
 
 
 class Attachable(NamedTuple):
-    """An accelerator that machines can be given: to which families, and the prices of one."""
+    """An accelerator that can be attached: the families, and the prices of one."""
 
     families: tuple[str, ...]
     prices: Prices
 
 
 class Systems(NamedTuple):
-    """What runs on every node beside pods, and what it keeps for itself."""
+    """Node software, and the resources that it reserves."""
 
     version: str
     os_image: str
@@ -96,16 +96,16 @@ class Systems(NamedTuple):
     container_runtime: str
     boot_disk: str
     boot_disk_gib: int
-    #: Rows of (bytes there are, bytes kept).
+    #: Rows of (total bytes, reserved bytes).
     reserved_memory: tuple[tuple[int, int], ...]
     reserved_disk: tuple[tuple[int, int], ...]
-    #: Bytes that the file system takes, by number of local SSDs.
+    #: Bytes of file system overhead, by number of local SSDs.
     local_ssd_overhead: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All there is."""
+    """Machine types, families, accelerators, step durations and node software."""
 
     machines: Mapping[str, MachineType]
     families: Mapping[str, Family]
@@ -114,21 +114,21 @@ class Catalog:
     systems: Systems
 
     def machine(self, name: str) -> MachineType:
-        """A machine type by name; one nobody knows has nothing and costs nothing."""
+        """Return a machine type by name; an unknown one has no resources and no price."""
         return self.machines.get(name) or MachineType(name, "", 0, 0, 0, None, None, 0, Prices(0, 0, 0, 0))
 
     def family(self, machine: MachineType) -> Family:
-        """The family of a machine type; one of a family nobody described has nothing special."""
+        """Return the family of a machine type; an unknown one has default properties."""
         return self.families.get(machine.family, Family(0, _NOTHING))
 
     def can_attach(self, machine: MachineType, accelerator: str) -> bool:
-        """Whether a machine type can be given an accelerator."""
+        """Whether an accelerator can be attached to a machine type."""
         found = self.attachable.get(accelerator)
         return found is not None and machine.family in found.families and machine.accelerator is None
 
 
 def catalog_of(cluster: Obj) -> Catalog:
-    """The catalogue with what a Cluster adds and changes."""
+    """Return the catalog with the additions and changes of a Cluster."""
     spec = cluster.get("spec") or _NOTHING
     added, prices = spec.get("catalog") or _NOTHING, spec.get("prices") or _NOTHING
     if not added and not prices:
@@ -159,7 +159,7 @@ def _changed_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> Cat
 
 @cache
 def builtin_catalog() -> Catalog:
-    """The catalogue as it is written."""
+    """Return the catalog of `catalog.yaml`."""
     rows = _builtin_rows()
     fractions = rows["fractions"]
     listed = {name: _machine(name, row, fractions) for name, row in rows["machines"].items()}
@@ -181,7 +181,7 @@ def builtin_catalog() -> Catalog:
 @cache
 def _builtin_rows() -> Mapping[str, Any]:
     content = pkgutil.get_data("batchyard.cloud.catalog", "catalog.yaml")
-    assert content is not None, "the catalogue is part of the package"
+    assert content is not None, "the catalog is part of the package"
     rows: Mapping[str, Any] = yaml.load(content, Loader=yaml.CSafeLoader)
     return rows
 
@@ -216,7 +216,7 @@ def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) ->
 
 
 def _shaped_machines(rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
-    """The machines of families of which a cpu, and a GiB, cost the same in all sizes."""
+    """Yield the machine types of families with a constant price per cpu and GiB."""
     for family, row in rows.items():
         of_cpu, of_gib = _micro(row["price"]["cpu"]), _micro(row["price"]["memory"])
         for shape, sizes in row["shapes"].items():
@@ -233,18 +233,18 @@ def _shaped_machines(rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> I
 
 
 def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
-    """The accelerators that an object names: type, count, and the resource where it is not the type's usual one."""
+    """Return the accelerators of an object's row: type, count, and the resource if it is not the default."""
     usual = well_known.TPU if row["type"].startswith("tpu") else well_known.GPU
     return Accelerator(row["type"], row["count"], row.get("resource") or usual)
 
 
 def _prices(row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
-    """The prices of a row; a machine nobody priced is free."""
+    """Return the prices of a row; missing ones are zero."""
     return _changed(Prices(0, 0, 0, 0), row, fractions)
 
 
 def _changed(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
-    """The prices with those of a row; a new price on demand brings new ones for what is a part of it."""
+    """Return the prices updated by a row; a new on-demand price also changes the prices derived from it."""
     on_demand, spot, reserved, flex_start = prices
     if ON_DEMAND in row:
         on_demand = _micro(row[ON_DEMAND])

@@ -1,7 +1,7 @@
-"""The Node that a machine of a pool becomes: labels, taints, capacity and allocatable as GKE sets them.
+"""Node template of a pool: labels, taints, capacity and allocatable as GKE sets them.
 
-The cloud makes Nodes of Instances with this, and the autoscaler asks it what a pool would bring. Sources: GKE's
-autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
+The simulated cloud registers Nodes with it, and the autoscaler simulates new ones. Sources: GKE's autoscaler,
+pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _OLD_REGION: Final = "failure-domain.beta.kubernetes.io/region"
 _NOT_READY: Final = "KubeletNotReady"
 #: GKE labels nodes with their memory in units of 1000 MiB.
 _LEVEL_BYTES: Final = 1000 * MIB
-#: What a node says of itself beside being ready: the type of the condition, its reason, and its message.
+#: Node conditions other than Ready: type, reason and message.
 _PRESSURES: Final = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -37,7 +37,7 @@ _PRESSURES: Final = (
 
 
 def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
-    """The Node a machine of the pool would become in a zone, ready and without pods."""
+    """Return the Node of a machine of the pool in a zone, ready and without pods."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
     pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
@@ -67,7 +67,7 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
 
 
 def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
-    """The Node as the kubelet of an Instance registers it: not ready yet, and tainted so."""
+    """Return the Node as the Instance's kubelet registers it: not ready, with the not-ready taint."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
     own = {well_known.HOSTNAME: name}
@@ -90,13 +90,13 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Whether a Node has registered and never yet been ready."""
+    """Whether a Node is registered but was never ready."""
     ready = find_condition(node, "Ready")
     return ready is not None and ready["status"] == "False" and ready["reason"] == _NOT_READY
 
 
 def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
-    """The Node with all it needs to run pods."""
+    """Return the Node with the Ready condition True."""
     status = node["status"]
     ready = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready if old["type"] == "Ready" else old for old in status["conditions"]]
@@ -104,14 +104,14 @@ def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _identity(name: str, now: Instant) -> dict[str, str]:
-    """What tells one machine from all others, and that it has started now. Clients read no Node that leaves it out."""
+    """Return the machine's identity and boot ID. Clients reject Nodes without them."""
     machine = uid_for(0, "machine", name)
     boot = uid_for(0, "boot", name, str(now))
     return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
 
 
 def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
-    """All labels but the name; what the system says stands above what the pool says."""
+    """Return all labels but the hostname; system labels override the pool's."""
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
     general = {
@@ -139,7 +139,7 @@ def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dic
 
 
 def _terms(spec: Obj) -> dict[str, str]:
-    """Labels for the terms on which the machines are had."""
+    """Return the labels of the provisioning model."""
     provisioning, labels = spec.get("provisioning", "standard"), {}
     labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
     if provisioning == "spot":
@@ -158,7 +158,7 @@ def _terms(spec: Obj) -> dict[str, str]:
 
 
 def _accelerated(pool: Obj, machine: MachineType) -> dict[str, str]:
-    """Labels for accelerators. GKE counts GPUs in a label on Autopilot only, TPUs always."""
+    """Return the accelerator labels. GKE labels the count of TPUs always, of GPUs only on Autopilot."""
     accelerator = machine.accelerator
     if accelerator is None:
         return {}
@@ -170,7 +170,7 @@ def _accelerated(pool: Obj, machine: MachineType) -> dict[str, str]:
 
 
 def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
-    """The pool's taints, and those of GKE where the pool has none with that key and effect."""
+    """Return the pool's taints, and GKE's unless the pool has one with the same key and effect."""
     taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
     own = []
     if machine.accelerator is not None:
@@ -186,7 +186,7 @@ def _quantities(amounts: Resources) -> dict[str, str]:
 
 
 def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> dict[str, str]:
-    """A condition as Nodes have them."""
+    """Return a Node condition."""
     at, (reason, message) = format_time(now), why
     return {
         "type": kind,
@@ -199,6 +199,6 @@ def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> di
 
 
 def _address(name: str) -> str:
-    """An address of a private network, fixed by the name."""
+    """Return a private IP address derived from the name."""
     digits = fnv1a_64(name)
     return f"10.{128 + (digits >> 16) % 64}.{(digits >> 8) % 256}.{digits % 254 + 1}"

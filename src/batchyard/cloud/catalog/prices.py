@@ -1,4 +1,4 @@
-"""What an hour of a machine costs, in millionths of a dollar: exact, so that a ledger adds up to the cent."""
+"""Machine prices per hour in micro-dollars: integers, so that ledgers add up exactly."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -10,13 +10,13 @@ from batchyard.base.instant import Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pools import machine_of
 
-#: The pool of Nodes that name none.
+#: Pool name of Nodes without one.
 NO_POOL: Final = "nodes"
 _DEVICES: Final = (well_known.GPU, well_known.TPU)
 
 
 class Rate(NamedTuple):
-    """What an hour of a machine costs, and by which name pods ask for its accelerators; '' if it has none."""
+    """Hourly price of a machine, and the resource name of its accelerators; '' if it has none."""
 
     pool: str
     provisioning: str
@@ -25,7 +25,7 @@ class Rate(NamedTuple):
 
 
 def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> MicroDollars:
-    """An hour of a machine by its way of provisioning; one that a reservation provides is paid as reserved."""
+    """Return the hourly price by provisioning model; reserved machines have the reserved price."""
     prices = machine.prices
     if reserved:
         return prices.reserved
@@ -35,14 +35,14 @@ def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = Fa
 
 
 def pool_price(pool: Obj, cluster: Obj) -> MicroDollars:
-    """An hour of one machine of a pool, with the accelerators it is given and the prices of its Cluster."""
+    """Return the hourly price of one machine of a pool, with its accelerators and the Cluster's prices."""
     spec = pool["spec"]
     machine = machine_of(pool, catalog_of(cluster))
     return hourly_price(machine, spec.get("provisioning", "standard"), reserved=bool(spec.get("reservation")))
 
 
 def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj | None) -> Rate:
-    """What an Instance costs, as its pool and the Cluster have it; nothing without both."""
+    """Return the rate of an Instance from its pool and Cluster; zero if either is missing."""
     spec = instance["spec"]
     pool, provisioning = spec["pool"], spec.get("provisioning", "standard")
     found = get(Key(scheme.NODE_POOL, "", pool))
@@ -53,9 +53,9 @@ def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj 
 
 
 def node_rate(node: Obj, cluster: Obj | None) -> Rate:
-    """What a Node costs that is of none of our pools: as its annotation says, or its machine type, or `spec.local`.
+    """Return the rate of a Node outside our pools, from its annotation, its machine type or `spec.local`.
 
-    A Node of which none of these is said costs nothing.
+    Without any of these the rate is zero.
     """
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
     catalog = builtin_catalog() if cluster is None else catalog_of(cluster)
@@ -69,7 +69,7 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
 
 
 def _dollars(told: str | None) -> MicroDollars | None:
-    """An amount that somebody wrote; None where that is none."""
+    """Parse an amount in dollars; None if it is invalid or missing."""
     try:
         return None if told is None else max(0, quantity.parse(told) // 1000)
     except ValueError:
@@ -78,15 +78,15 @@ def _dollars(told: str | None) -> MicroDollars | None:
 
 # --- times ---
 #
-# How long the steps of a machine take: three figures each, from the Cluster, else from the catalogue.
+# Durations of machine steps (minimum, typical, maximum), from the Cluster, else from the catalog.
 
 
-#: The step that takes as long on every machine.
+#: The step that does not depend on the machine.
 POD_START: Final = "podStart"
 
 
 class Spread(NamedTuple):
-    """The shortest, the most likely and the longest duration of a step."""
+    """Minimum, typical and maximum duration of a step."""
 
     shortest: Duration
     typical: Duration
@@ -94,13 +94,13 @@ class Spread(NamedTuple):
 
 
 def spread_of(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Spread:
-    """How long a step (`boot`, `drivers`, ...; see the catalogue) takes for a machine type."""
+    """Return the duration of a step (`boot`, `drivers`, ...; see catalog.yaml) for a machine type."""
     row = _figures(step, machine, cluster, catalog)
     return Spread(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
 def in_typical_times(cluster: Obj) -> Obj:
-    """A Cluster of which every step of every machine takes its typical time, so that nothing hangs on chance."""
+    """Return the Cluster with the typical duration for every step of every machine, so that no duration is random."""
     catalog = catalog_of(cluster)
     spec = cluster.get("spec") or {}
     said: Mapping[str, Any] = spec.get("times") or {}
@@ -126,13 +126,13 @@ def preparation(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duratio
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
-    """How long after a crash a machine is replaced."""
+    """Return the time from a crash to the replacement of the machine."""
     text: str = _figures("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
 def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
-    """What is said of a step at the nearest place: for the type, its family, the cluster, else in the catalogue."""
+    """Return the value for a step from the most specific place: type, family, Cluster, catalog."""
     said: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     by_machine = said.get("byMachine") or {}
     places = (
@@ -147,7 +147,7 @@ def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) ->
 
 # --- runtimes ---
 #
-# Run times of simulated pods that a Cluster gives (`spec.runtimes`), for pods that do not say it themselves.
+# Run times of simulated pods from the Cluster (`spec.runtimes`), for pods without their own.
 
 
 def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:

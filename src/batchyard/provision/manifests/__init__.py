@@ -1,7 +1,7 @@
-"""The objects that a platform comes to on a cluster, each with the field of the platform that says so.
+"""Manifests of a platform, each object with the platform field it comes from.
 
-made(platform)     all but the engine, by the file they are in, in the order in which they are applied
-faults(platform)   what is wrong with them by the rules of their kinds
+made(platform)     all but the engine, by file, in the order in which they are applied faults(platform)   errors of the
+objects by the rules of their kinds
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["Made", "faults", "made"]
 
 
 def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
-    """The objects by the name of their file, such as `20-teams/team-a`; files without any are left out."""
+    """Return the objects by file name, such as `20-teams/team-a`; empty files are omitted."""
     found = {
         "10-priorities": priorities(platform),
         "15-readers": shared_rights(platform),
@@ -33,7 +33,7 @@ def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
 
 
 def faults(platform: Platform) -> Iterator[tuple[Made, FieldError]]:
-    """What the rules of the objects' kinds say against them, by the objects' own paths."""
+    """Yield the errors of the objects, with the objects' own paths."""
     for objects in made(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:

@@ -1,4 +1,4 @@
-"""Priorities, flavors, checks, cohorts and queues."""
+"""Manifests of priorities, flavors, admission checks, cohorts and queues."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,13 +12,13 @@ from batchyard.provision.model import AdmissionCheck, Cohort, Flavor, FlavorQuot
 
 # --- flavors ---
 #
-# What a flavor's nodes have in common: labels and taints of its pools, beside what is said of it.
+# Node labels and taints of a flavor: those common to its pools, and its own.
 #
-# Of the labels that nodes have anyway those count that tell accelerators and the terms on which machines are had; of
-# taints, those that keep pods away, but for the one of queued provisioning, which requests for capacity tolerate.
+# Of GKE's labels, only those of accelerators and provisioning count. Of the taints, NoSchedule and NoExecute count,
+# except that of queued provisioning, which pods of capacity requests tolerate.
 
 
-#: Labels of the system that say what nodes are.
+#: GKE's labels that distinguish nodes.
 _TELLING: Final = (
     well_known.ACCELERATOR,
     well_known.TPU_ACCELERATOR,
@@ -29,9 +29,9 @@ _KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
-    """The nodeLabels of a flavor: those all nodes of its pools have, and those it names.
+    """Return the nodeLabels of a flavor: those common to all nodes of its pools, and its own.
 
-    Where nodes of other pools would have them too, and the flavor is of one pool, its name is among them.
+    If nodes of other pools match them too, and the flavor has one pool, the pool's name is added.
     """
     if not flavor.pools:
         return flavor.node_labels
@@ -48,7 +48,7 @@ def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
 
 
 def node_taints(flavor: Flavor, platform: Platform) -> Sequence[Part]:
-    """The nodeTaints of a flavor: those all nodes of its pools have, and those it names."""
+    """Return the nodeTaints of a flavor: those common to all nodes of its pools, and its own."""
     if not flavor.pools:
         return flavor.node_taints
     nodes = _nodes(platform)
@@ -71,7 +71,7 @@ def _labels(node: Obj) -> Mapping[str, str]:
 
 
 def _nodes(platform: Platform) -> Mapping[str, Obj]:
-    """A node of each pool, by the pool's name."""
+    """Return a node of each pool, by pool name."""
     cluster = platform.cluster
     if cluster is None:
         return {}
@@ -80,7 +80,7 @@ def _nodes(platform: Platform) -> Mapping[str, Obj]:
 
 
 def priorities(platform: Platform) -> Sequence[Made]:
-    """PriorityClasses of pods, and of Workloads alone."""
+    """Return the PriorityClasses and WorkloadPriorityClasses."""
     of_pods = [
         Made(_priority_class(each, platform), f"spec.priorities[{index}]")
         for index, each in enumerate(platform.priorities)
@@ -93,7 +93,7 @@ def priorities(platform: Platform) -> Sequence[Made]:
 
 
 def flavors(platform: Platform) -> Sequence[Made]:
-    """Topologies, and the ResourceFlavors that may name them."""
+    """Return the Topologies and the ResourceFlavors."""
     topologies = [
         Made(
             obj_of(
@@ -111,7 +111,7 @@ def flavors(platform: Platform) -> Sequence[Made]:
 
 
 def checks(platform: Platform) -> Sequence[Made]:
-    """AdmissionChecks, each after the configuration it names."""
+    """Return the AdmissionChecks, each after its configuration."""
     return [
         Made(obj, f"spec.admissionChecks[{index}]")
         for index, check in enumerate(platform.admission_checks)
@@ -120,12 +120,12 @@ def checks(platform: Platform) -> Sequence[Made]:
 
 
 def cohorts(platform: Platform) -> Sequence[Made]:
-    """The Cohorts that are listed; those that are only named need no object."""
+    """Return the listed Cohorts; those that are only referenced need no object."""
     return [Made(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)]
 
 
 def queues(platform: Platform) -> Sequence[Made]:
-    """Every ClusterQueue, with its LocalQueues after it."""
+    """Return every ClusterQueue, followed by its LocalQueues."""
     return [Made(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
 
 
@@ -196,7 +196,7 @@ def _queue(queue: Queue, platform: Platform) -> Iterator[Obj]:
 
 
 def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
-    """The resourceGroups of flavors: those with the same resources are of one group, in the order of the first."""
+    """Return the resourceGroups of flavors: flavors with the same resources form a group, in order of first use."""
     groups: dict[frozenset[str], list[FlavorQuotas]] = {}
     for flavor in flavors:
         groups.setdefault(frozenset(flavor.resources), []).append(flavor)
@@ -204,7 +204,7 @@ def _groups(flavors: Sequence[FlavorQuotas]) -> list[Mapping[str, Any]]:
 
 
 def _group(members: Sequence[FlavorQuotas]) -> Mapping[str, Any]:
-    """A group covers its resources in the order in which the first flavor has them, as all its flavors must."""
+    """Return a group whose resources are in the order of its first flavor, as Kueue requires for all flavors."""
     covered = list(members[0].resources)
     rows = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in covered]}

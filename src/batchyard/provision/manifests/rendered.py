@@ -1,4 +1,4 @@
-"""An object and where it comes from."""
+"""A rendered object and its origin."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -11,14 +11,14 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class Made(NamedTuple):
-    """An object that a platform comes to, and the field of the platform that says so."""
+    """A rendered object, and the platform field it comes from."""
 
     obj: Obj
     path: str
 
 
 def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
-    """An object of a kind in its storage version, with the labels by which what a platform made is found."""
+    """Return an object in the storage version of its kind, with the platform's labels."""
     info = scheme.kind_info(kind)
     metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
     if namespace:
@@ -27,5 +27,5 @@ def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: A
 
 
 def labels_of(platform: str) -> Mapping[str, str]:
-    """By which what a platform made is found."""
+    """Return the labels by which a platform's objects are found."""
     return {MANAGED_BY: "batchyard", PART_OF: platform}

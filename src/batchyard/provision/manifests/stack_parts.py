@@ -1,4 +1,4 @@
-"""What the objects of the stack have in common: their namespace, labels, Deployments under the restricted standard."""
+"""Common parts of the monitoring stack: namespace, labels, and Deployments for the restricted pod security standard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from batchyard.provision.model import Part, Platform
 
 NAMESPACE: Final = "monitoring"
 NAME_LABEL: Final = "app.kubernetes.io/name"
-#: Changes with the configuration: another one has the pods replaced.
+#: A digest of the configuration, whose change restarts the pods.
 _DIGEST: Final = "batchyard.dev/configuration"
 _RESTRICTED: Final[Mapping[str, str]] = {"pod-security.kubernetes.io/enforce": "restricted"}
 _RIGHTS: Final = "rbac.authorization.k8s.io"
@@ -20,29 +20,29 @@ _RIGHTS: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One pod that serves HTTP, as a Deployment."""
+    """A Deployment of one pod that serves HTTP."""
 
     name: str
     image: str
     port: int
     #: The path of its readiness probe.
     ready: str
-    #: The user that it runs as, other than root.
+    #: The user ID it runs as, not root.
     user: int
     requests: Mapping[str, str]
     memory_limit: str
     args: Sequence[str] = ()
     env: Sequence[Part] = ()
-    #: Rows of a volume and where it is mounted; an emptyDir may be written.
+    #: Rows of a volume and its mount path; only an emptyDir is writable.
     volumes: Sequence[tuple[Part, str]] = ()
-    #: Texts whose change replaces the pod.
+    #: Texts whose change restarts the pod.
     configuration: Sequence[str] = ()
     #: Whether it calls the API server, with the token of a ServiceAccount of its name.
     calls_api: bool = False
 
 
 def namespace_objects(platform: Platform) -> list[Obj]:
-    """The namespace, and a policy by which only its own pods reach its pods; port-forward comes from the node."""
+    """Return the namespace, and a policy that allows only its own pods to connect; port-forward comes from the node."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED}
     own_pods: Part = {"from": [{"podSelector": {}}]}
@@ -51,34 +51,34 @@ def namespace_objects(platform: Platform) -> list[Obj]:
 
 
 def config_map(platform: Platform, name: str, data: Mapping[str, str]) -> Obj:
-    """A ConfigMap of files."""
+    """Return a ConfigMap of files."""
     return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
 def service(platform: Platform, server: Server) -> Obj:
-    """The Service of a server, at the same port."""
+    """Return the Service of a server, on the same port."""
     port = {"name": "http", "port": server.port, "targetPort": "http", "protocol": "TCP"}
     spec = {"selector": {NAME_LABEL: server.name}, "ports": [port]}
     return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
 def account(platform: Platform, name: str) -> Obj:
-    """A ServiceAccount."""
+    """Return a ServiceAccount."""
     return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
 
 def subjects_of(name: str) -> list[Mapping[str, str]]:
-    """The subject of a binding: a ServiceAccount of the stack."""
+    """Return the subject of a binding: a ServiceAccount of the stack."""
     return [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
 
 
 def role_ref(kind: str, name: str) -> Mapping[str, str]:
-    """The role of a binding."""
+    """Return the roleRef of a binding."""
     return {"apiGroup": _RIGHTS, "kind": kind, "name": name}
 
 
 def deployment(platform: Platform, server: Server) -> Obj:
-    """One pod, replaced and never doubled: its data is its own."""
+    """Return a Deployment of one pod, recreated on updates, since two pods must not share its data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:

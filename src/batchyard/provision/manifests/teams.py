@@ -1,7 +1,7 @@
-"""What a team has: a namespace, an identity for its pods, rights for its people, limits, and walls.
+"""Objects of a team: namespace, ServiceAccount, RBAC, limits and NetworkPolicy.
 
-Members submit, look at and end what is in their own namespace; admins see to its Secrets besides, and to Workloads that
-are in the way. Nobody of a team changes queues, quotas, rights or walls: these are the platform's.
+Members submit, view and delete jobs in their namespace. Admins also manage its Secrets, and change Workloads. No team
+may change queues, quotas, RBAC or network policies: these are the platform's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from batchyard.api.meta import Obj
 from batchyard.provision.manifests.rendered import Made, obj_of
 from batchyard.provision.model import Engine, Google, Isolation, People, Platform, Team
 
-#: The namespace that every cluster has.
+#: The namespace that exists in every cluster.
 _DEFAULT_NAMESPACE: Final = "default"
-#: Read by GKE's metadata server: which Google service account a ServiceAccount is.
+#: GKE's annotation of the Google service account that a ServiceAccount impersonates.
 _GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
 TEAM: Final = "platform.batchyard.dev/team"
 _GROUP: Final = "rbac.authorization.k8s.io"
@@ -36,7 +36,7 @@ _MEMBERS: Final[Sequence[_Row]] = (
     ("visibility.kueue.x-k8s.io", ("localqueues/pendingworkloads",), ("get", "list")),
     ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ),
 )
-#: What our engine tells besides: costs, what was decided, why something waits, when it starts.
+#: Resources of our engine: costs, decisions, and the reason and forecast of pending jobs.
 _TOLD_BY_US: Final[Sequence[_Row]] = (
     ("cost.batchyard.dev", ("budgets", "costrecords"), _READ),
     ("batchyard.dev", ("decisions",), _READ),
@@ -51,7 +51,7 @@ _ADMINS: Final[Sequence[_Row]] = (
     ("jobset.x-k8s.io", ("jobsets",), ("deletecollection",)),
     ("kueue.x-k8s.io", ("workloads",), ("update", "patch")),
 )
-#: What everybody sees of the platform: what there is to be had, and who is how urgent.
+#: What all teams may read of the platform: queues, flavors and priorities.
 _EVERYBODY: Final[Sequence[_Row]] = (
     ("kueue.x-k8s.io", ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"), _READ),
     ("scheduling.k8s.io", ("priorityclasses",), _READ),
@@ -59,7 +59,7 @@ _EVERYBODY: Final[Sequence[_Row]] = (
 
 
 def shared_rights(platform: Platform) -> Sequence[Made]:
-    """What people of all teams may read of the platform; nothing where no team has people."""
+    """Return the RBAC objects for all teams' members; empty if no team has members."""
     subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
     if not subjects:
         return []
@@ -76,7 +76,7 @@ def shared_rights(platform: Platform) -> Sequence[Made]:
 
 
 def team_objects(team: Team, platform: Platform) -> Sequence[Made]:
-    """All objects of a team but its queues."""
+    """Return all objects of a team except its queues."""
     return [Made(_labelled(obj, team), team.path) for obj in _objects(team, platform)]
 
 
@@ -91,7 +91,7 @@ def _objects(team: Team, platform: Platform) -> Iterator[Obj]:
 
 
 def _account(team: Team, platform: Platform) -> Obj:
-    """The ServiceAccount; on GKE it says which Google service account it is."""
+    """Return the ServiceAccount; on GKE with its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
         return account
@@ -100,7 +100,7 @@ def _account(team: Team, platform: Platform) -> Obj:
 
 
 def google_account(team: Team, google: Google) -> str:
-    """The address of a team's Google service account."""
+    """Return the email address of a team's Google service account."""
     return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
 
 
@@ -130,7 +130,7 @@ def _limits(team: Team, platform: Platform) -> Iterator[Obj]:
 
 
 def _wall(team: Team, platform: Platform) -> Obj:
-    """Only pods of the namespace reach its pods; those of a JobSet must."""
+    """Return a NetworkPolicy that allows ingress only from the namespace; pods of a JobSet need that."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 

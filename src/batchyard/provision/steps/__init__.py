@@ -1,1 +1,1 @@
-"""What making and removing a platform consists of, as data: steps, commands, and how one sees that they are done."""
+"""The steps that create and remove a platform, as data: commands, and probes that show whether a step is done."""

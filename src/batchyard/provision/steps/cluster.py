@@ -1,7 +1,7 @@
-"""Steps on a cluster, whoever made it: reached, manifests applied in order, waited for, checked; and all of it back.
+"""Steps on any cluster: connect, apply manifests in order, wait, check, and remove everything again.
 
-Writes are server-side applies by one field manager of ours, so that applying again changes nothing, and what somebody
-else has set since is what the platform's file says again.
+Writes are server-side applies with one field manager, so that applying again changes nothing and reverts changes by
+others to the platform's file.
 """
 
 import json
@@ -26,10 +26,10 @@ from batchyard.provision.steps.probe_parsers import (
     succeeds,
 )
 
-#: Who has set a field, as the API server keeps it.
+#: The field manager.
 MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
-#: How long one waits for what a cluster does by itself, in seconds.
+#: Timeouts for changes that the cluster makes itself, in seconds.
 API_PATIENCE: Final = 600
 KINDS_PATIENCE: Final = 120
 ENGINE_PATIENCE: Final = 600
@@ -37,13 +37,13 @@ QUEUES_PATIENCE: Final = 300
 NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
-_FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
+_FINALIZERS: Final = "finalizers need a running controller: does the engine run?"
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 WORKLOADS: Final = "workloads.kueue.x-k8s.io"
 #: On a ClusterQueue: destroy has stopped it.
 _STOPPED: Final = "platform.batchyard.dev/stopped-by"
-#: What passes by itself: an API server or a webhook that is starting, kinds that were made a moment ago.
+#: Transient errors: an API server or webhook that is starting, kinds that were created recently.
 _PASSES: Final = (
     "connection refused",
     "connection reset by peer",
@@ -61,43 +61,43 @@ _AGAIN: Final = Retry(5, 10, _PASSES)
 
 
 class Reached(NamedTuple):
-    """How kubectl reaches the cluster: '' where it is to find that out by itself."""
+    """How kubectl reaches the cluster; '' uses kubectl's default."""
 
     kubeconfig: str = ""
     context: str = ""
 
     def kubectl(self, *words: str, sent: str = "", limit_seconds: int = 600) -> Command:
-        """A kubectl with these words, at this cluster."""
+        """Return a kubectl command for this cluster."""
         where = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         where += [f"--context={self.context}"] if self.context else []
         return run("kubectl", *where, *words, sent=sent, limit_seconds=limit_seconds)
 
     @property
     def ask(self) -> Command:
-        """Ask the API server whether it is ready."""
+        """The command that asks whether the API server is ready."""
         return self.kubectl("get", "--raw=/readyz", "--request-timeout=20s", limit_seconds=60)
 
 
 def api_server(reached: Reached) -> Step:
-    """Wait until the API server answers."""
+    """Wait until the API server is ready."""
     return Step(
         "api-server",
         "wait until the API server answers",
         probes=(Probe(reached.ask, succeeds()),),
         patience_seconds=API_PATIENCE,
         carries=True,
-        remedy="is the cluster there, and may this machine reach its control plane?",
+        remedy="does the cluster exist, and can this machine reach its control plane?",
     )
 
 
 def may_write(reached: Reached, name: str) -> Step:
-    """Without Terraform nothing has been asked yet: say which cluster it is that is written to."""
+    """Demand cluster-admin. Without Terraform no question has named the cluster yet, so the step does."""
     asked = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return demand(
         "rights",
-        f"you may install {name} there",
+        f"you have the rights to install {name} in the cluster",
         Probe(reached.kubectl(*asked), succeeds()),
-        "it takes the rights of cluster-admin",
+        "cluster-admin is required",
     )
 
 
@@ -114,14 +114,14 @@ def applied(reached: Reached, part: Part) -> Step:
 
 
 def _counted(part: Part) -> str:
-    """What is in a part: `: 2 ClusterQueue, 1 Cohort`."""
+    """Describe a part's objects: `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
     counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f": {counted}" if counted else ""
 
 
 def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mapping[str, Any] | None) -> Iterator[Step]:
-    """Install what decides, and wait until its kinds are served, its Deployments run and its webhooks answer."""
+    """Install the engine; wait until its kinds are served, its Deployments are available and its webhooks answer."""
     yield applied(reached, engine)
     if names := engine.named("CustomResourceDefinition"):
         asked = reached.kubectl("get", "customresourcedefinitions", *names, "--output=json")
@@ -145,20 +145,18 @@ def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mappin
 
 
 def runs_batchyard(reached: Reached) -> Probe:
-    """It is so where the cluster is no `batchyard up`, which decides by itself."""
-    return Probe(
-        reached.kubectl("get", "--raw=/batchyard/status"), fails("it is a `batchyard up`, which decides itself")
-    )
+    """Return a probe that holds if the cluster is not a `batchyard up`, which has its own engine."""
+    return Probe(reached.kubectl("get", "--raw=/batchyard/status"), fails("it is a `batchyard up` with its own engine"))
 
 
 def _opened(platform: Platform) -> str:
-    """What to look at where webhooks do not answer. On GKE our Terraform lets the control plane reach the port."""
+    """Return the hint for webhooks that do not answer. On GKE our Terraform opens the port to the control plane."""
     port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else KUEUE_WEBHOOK_PORT
-    return f"do the pods of the engine run, and may the API server reach port {port} of theirs?"
+    return f"do the engine's pods run, and can the API server reach their port {port}?"
 
 
 def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
-    """Wait until a flavor of the platform would be taken: conversion, defaults and checks all answer then."""
+    """Wait until a dry-run apply of a flavor succeeds: then conversion, defaulting and validation work."""
     dry = reached.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
     return waiting(
         "webhooks",
@@ -170,13 +168,13 @@ def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
 
 
 def resumed(reached: Reached, cluster_queues: Sequence[str], stopped: Sequence[str]) -> Step:
-    """Let queues go on that a destroy has stopped which was then not gone through with; `stopped`: who stays so."""
+    """Resume queues that an incomplete destroy has stopped; `stopped`: those that the file stops."""
     going = [name for name in cluster_queues if name not in stopped]
     unmarked = {"metadata": {"annotations": {_STOPPED: None}}}
     patches = ((going, {**unmarked, "spec": {"stopPolicy": "None"}}), (stopped, unmarked))
     return Step(
         "resume-queues",
-        "let queues go on that an earlier destroy has stopped",
+        "resume queues that an earlier destroy has stopped",
         commands=tuple(
             reached.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
             for names, patch in patches
@@ -200,7 +198,7 @@ def _goes_on(queue: Mapping[str, Any]) -> bool:
 
 
 def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
-    """Wait until all queues are Active but those that the platform's file stops: these are there, and wait."""
+    """Wait until all queues are Active, except those that the platform's file stops."""
     stopped = [queue.name for queue in queues if queue.is_stopped]
     going = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in going]
@@ -212,7 +210,7 @@ def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
             f"wait until the ClusterQueues are Active ({len(names)})",
             [Probe(_queues(reached, names), all_are("Active", names))],
             QUEUES_PATIENCE,
-            "kubectl describe clusterqueues; `batchyard lint` on manifests/ says what is wrong with them",
+            "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
     wanted = [f"{row.namespace}/{row.name}" for queue in going for row in queue.local_queues]
     if wanted:
@@ -227,10 +225,10 @@ def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
 
 
 def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:
-    """The last check: a Job of a team would be taken."""
+    """Check at last that a team's Job would be accepted (dry run)."""
     return waiting(
         "last-check",
-        f"a Job in {namespace}, queue {local_queue}, would be taken (it is not made)",
+        f"a Job in {namespace}, queue {local_queue}, would be accepted (dry run)",
         [
             Probe(
                 reached.kubectl(
@@ -262,12 +260,12 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
 
 
 def drained(reached: Reached, cluster_queues: Sequence[str]) -> Step:
-    """Let nothing be admitted any more, and what runs be evicted."""
+    """Stop admission, and evict admitted Workloads."""
     patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
     words = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
     return Step(
         "stop-queues",
-        f"stop the ClusterQueues ({len(cluster_queues)}): nothing is admitted any more, what runs is evicted",
+        f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
         commands=(replace(reached.kubectl(*words), tolerates=NOT_THERE),),
         probes=(Probe(_queues(reached, cluster_queues), none_is(_goes_on, "not stopped")),),
         retry=_AGAIN,
@@ -275,7 +273,7 @@ def drained(reached: Reached, cluster_queues: Sequence[str]) -> Step:
 
 
 def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] = ()) -> Iterator[Step]:
-    """Delete what teams run, and of these kinds what they have made besides."""
+    """Delete the teams' jobs and pods, and their objects of the kinds `besides`."""
     kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *besides)))
     for namespace in namespaces:
         here = (f"--namespace={namespace}", "--ignore-not-found")
@@ -293,7 +291,7 @@ def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] 
 
 
 def deleted(reached: Reached, part: Part) -> Step:
-    """Delete one part of the manifests again; kinds and the engine only where nobody else has objects of the kinds."""
+    """Delete a part of the manifests."""
     delete = reached.kubectl("delete", "--ignore-not-found", "--wait", *part.words, limit_seconds=DELETE_LIMIT)
     return Step(
         f"delete-{part.name}",
@@ -312,30 +310,32 @@ def deleted(reached: Reached, part: Part) -> Step:
 
 
 def nobody_else(reached: Reached) -> Probe:
-    """Whether no queue and no JobSet is left in the cluster: the engine's kinds go with it, and all of them."""
+    """Return a probe that holds if no queue and no JobSet is left: deleting the engine's kinds deletes all their
+    objects.
+    """
     kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     asked = reached.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
-    return Probe(asked, prints_nothing("objects of others"))
+    return Probe(asked, prints_nothing("objects of other platforms"))
 
 
 def what_runs(reached: Reached) -> Step:
-    """Tell what has quota at the moment."""
+    """Report the Workloads that are admitted."""
     asked = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return Step(
         "what-runs",
-        "look what runs",
+        "list running Workloads",
         probes=(Probe(asked, none_is(has_quota, "running Workloads")),),
         is_optional=True,
     )
 
 
 def scaled_down(reached: Reached, pools_that_stay: Sequence[str]) -> Step:
-    """Wait until machines are gone that come and go; Terraform deletes the cluster with those that are left."""
+    """Wait until the scaled nodes are gone; Terraform deletes the remaining ones with the cluster."""
     label = "cloud.google.com/gke-nodepool"
     selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
     return Step(
         "scaled-down",
-        "wait until the nodes are gone that were made for Jobs",
+        "wait until the nodes that were created for Jobs are gone",
         probes=(
             Probe(reached.kubectl("get", "nodes", f"--selector={selector}", "--output=name"), prints_nothing("nodes")),
         ),

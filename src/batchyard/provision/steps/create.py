@@ -1,4 +1,4 @@
-"""What making a platform consists of, in order: on GKE, or on any Kubernetes cluster that is there."""
+"""Steps that create a platform, in order: on GKE, or on an existing Kubernetes cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from batchyard.provision.steps.tools import KUBECTL
 
 
 def create(platform: Platform, files: Mapping[str, str], reached: Reached, *, is_pruning: bool = False) -> list[Step]:
-    """The steps that make a platform of what is rendered (path to text); `reached`: how its cluster is reached.
+    """Return the steps that create a platform from rendered files (text by path); `reached`: access to its cluster.
 
-    What earlier files had made and this one says no longer is told; and removed, where `is_pruning`.
+    Objects of earlier files that this one no longer defines are reported, and with `is_pruning` removed.
     """
     all_parts = parts(platform, files)
     old = (
@@ -44,7 +44,7 @@ def create(platform: Platform, files: Mapping[str, str], reached: Reached, *, is
 
 
 def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached) -> Iterator[Step]:
-    """The steps on the cluster once it answers."""
+    """Yield the steps on the cluster once it is reachable."""
     flavor = next((found for part in all_parts if (found := part.first("ResourceFlavor"))), None)
     for part in all_parts:
         if part.path == ENGINE:
@@ -56,25 +56,25 @@ def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached)
 
 
 def _last(platform: Platform, reached: Reached) -> Iterator[Step]:
-    """The last look."""
+    """Yield the final check."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
         yield cluster.job_would_queue(reached, local_queues[0].namespace, local_queues[0].name)
 
 
 def _unless_embedded(platform: Platform, steps: Iterator[Step], reached: Reached) -> Iterator[Step]:
-    """A `batchyard up` needs no operator."""
+    """Skip the operator's steps if the cluster is a `batchyard up`, which has its own engine."""
     if platform.engine is Engine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.runs_batchyard(reached)) for step in steps)
 
 
 def _asking_first(steps: Sequence[Step], consent: Consent) -> list[Step]:
-    """Ask before the first thing that is written."""
+    """Ask before the first step that writes."""
     first = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first else step for index, step in enumerate(steps)]
 
 
 def where(reached: Reached) -> str:
-    """The cluster in words."""
+    """Describe the cluster."""
     return f"the cluster of context {reached.context}" if reached.context else "the cluster of kubectl's own context"

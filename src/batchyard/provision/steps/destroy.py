@@ -1,4 +1,4 @@
-"""What removing a platform consists of, in order, and what it leaves behind."""
+"""Steps that remove a platform, in order, and what they leave behind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,16 +14,16 @@ from batchyard.provision.steps.model import Command, Consent, Leftover, Probe, S
 from batchyard.provision.steps.probe_parsers import prints_anything
 from batchyard.provision.steps.tools import KUBECTL
 
-#: What outlives a cluster: load balancers, disks.
+#: Objects with cloud resources that outlive the cluster: load balancers, disks.
 _OUTLIVES = ("services", "persistentvolumeclaims")
 
 
 def destroy(
     platform: Platform, files: Mapping[str, str], reached: Reached, *, is_unprotecting: bool = False
 ) -> list[Step]:
-    """The steps that remove a platform again; `reached`: how its cluster is reached.
+    """Return the steps that remove a platform; `reached`: access to its cluster.
 
-    A cluster on GKE that is protected from deletion is so until somebody takes that away: `is_unprotecting`.
+    `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
     """
     if platform.google is not None:
         return _on_google(platform, reached, parts(platform, files), google.protection(is_unprotecting))
@@ -45,7 +45,7 @@ def destroy(
 
 
 def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], protection: Step) -> list[Step]:
-    """What runs goes first: nodes and disks go with it that Terraform knows nothing of. Then Terraform's own."""
+    """Delete workloads first, since Terraform does not know their nodes and disks; then Terraform's resources."""
     made = platform.google
     assert made is not None, "it is on GKE"
     there = Probe(
@@ -53,7 +53,7 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
             *("gcloud", "container", "clusters", "list", f"--project={made.project}", f"--location={platform.region}"),
             *(f"--filter=name={platform.name}", "--format=value(name)"),
         ),
-        prints_anything("the cluster is not there"),
+        prints_anything("the cluster does not exist"),
     )
     seen = [
         google.credentials(platform, made, reached.kubeconfig, reached.ask),
@@ -67,7 +67,7 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
         pruning.destroyed(reached, platform, all_parts),
         cluster.scaled_down(reached, _pools_that_stay(platform)),
     ]
-    doomed = f"all that Terraform made for it, the cluster above all: {_doomed(platform, all_parts)}"
+    doomed = f"all its Terraform resources, including the cluster: {_doomed(platform, all_parts)}"
     return [
         *google.tools(),
         *google.who(made.project),
@@ -83,12 +83,12 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
 
 
 def _asking(question: str) -> Step:
-    """A step that only asks: before anything is deleted, and again where one goes on."""
+    """Return a step that only asks for confirmation, before anything is deleted and after each restart."""
     return Step("confirm", "ask whether to delete it", consent=Consent(question, destroys=True))
 
 
 def _pools_that_stay(platform: Platform) -> list[str]:
-    """The pools that never have no node."""
+    """Return the pools that never scale to zero."""
     return [pool["name"] for pool in platform.node_pools if _least_nodes(pool)]
 
 
@@ -103,32 +103,32 @@ def _queue_names(platform: Platform) -> list[str]:
 
 
 def namespaces(all_parts: Sequence[Part]) -> list[str]:
-    """The namespaces of teams. That of the engine is none of them: what has finalizers goes only while it runs."""
+    """Return the teams' namespaces. The engine's is not included: finalizers need its controllers."""
     return [name for part in all_parts if part.path != ENGINE for name in part.named("Namespace")]
 
 
 def _doomed(platform: Platform, all_parts: Sequence[Part]) -> str:
-    """What is lost, in words."""
+    """Describe the objects that are lost."""
     count = len(platform.queues)
     lost = f"{count} ClusterQueue{'' if count == 1 else 's'}"
     names = namespaces(all_parts)
-    return f"{lost}, and all that is in the namespaces {', '.join(names)}" if names else lost
+    return f"{lost}, and everything in the namespaces {', '.join(names)}" if names else lost
 
 
 # --- leftovers ---
 #
-# What stays when a platform is destroyed, why, what it costs, and what removes it.
+# What a destroyed platform leaves behind, why, its cost, and the command that removes it.
 
 
 _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
 
 
 def leftovers(platform: Platform, reached: Reached, folder: str) -> Iterator[Leftover]:
-    """What stays when all steps are done, with the command that removes each."""
+    """Yield what remains after all steps, with the command that removes it."""
     if platform.google is None:
         yield Leftover(
             "volumes",
-            "PersistentVolumes that are kept when their claim goes (reclaim policy Retain), and their disks",
+            "PersistentVolumes that outlive their claims (reclaim policy Retain), and their disks",
             reached.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED}"),
             reached.kubectl("delete", "persistentvolume", "NAME").argv,
         )
@@ -151,12 +151,12 @@ def _buckets(platform: Platform, made: Google) -> Iterator[Leftover]:
         name = f"{made.project}_cloudbuild"
         yield Leftover(
             "sources of builds",
-            f"gs://{name}: what Cloud Build was sent; billed as stored",
+            f"gs://{name}: sources uploaded to Cloud Build; billed as stored",
             _bucket(name),
             ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
         )
         yield Leftover(
-            "who builds",
+            "build account",
             "the service account and rights of Cloud Build, where terraform/build was applied; they cost nothing",
             None,
             ("terraform", f"-chdir={google.FOLDER}/build", "destroy"),
@@ -168,7 +168,7 @@ def _bucket(name: str) -> Command:
 
 
 def _machines(made: Google) -> Iterator[Leftover]:
-    """Of Compute Engine."""
+    """Yield leftovers in Compute Engine."""
     project, columns = f"--project={made.project}", "--format=value(name,zone)"
     yield Leftover(
         "disks",
@@ -195,7 +195,7 @@ def _of_the_project(platform: Platform, made: Google) -> Iterator[Leftover]:
     project, place = f"--project={made.project}", f"--location={platform.region}"
     yield Leftover(
         "images",
-        "repositories of images that Terraform did not make or was told to keep; billed as stored",
+        "repositories of images that Terraform did not create or had to keep; billed as stored",
         run("gcloud", "artifacts", "repositories", "list", project, place, "--format=value(name)"),
         ("gcloud", "artifacts", "repositories", "delete", "NAME", place, project),
     )

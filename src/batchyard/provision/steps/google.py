@@ -1,4 +1,4 @@
-"""Steps on Google Cloud: who asks, the project, its APIs, Terraform's state, what Terraform makes, credentials.
+"""Steps on Google Cloud: account, project, APIs, Terraform state, terraform apply, credentials, images.
 
 Flags and fields are those of the gcloud CLI (`gcloud help`, as of 528) and of Terraform 1.11 (`terraform -help`).
 """
@@ -21,7 +21,7 @@ from batchyard.provision.steps.probe_parsers import (
 from batchyard.provision.steps.tools import AUTH_PLUGIN, GCLOUD, KUBECTL, TERRAFORM
 from batchyard.provision.terraform.build_files import destroy_targets
 
-#: What gcloud and Terraform call themselves before Terraform has enabled the rest. None of them costs anything.
+#: APIs that gcloud and Terraform need before Terraform enables the rest. None of them costs anything.
 FIRST_APIS: Final = (
     "cloudresourcemanager.googleapis.com",
     "serviceusage.googleapis.com",
@@ -29,11 +29,11 @@ FIRST_APIS: Final = (
     "iam.googleapis.com",
     "storage.googleapis.com",
 )
-#: Where Terraform's folder lies in the rendered folder, and where it leaves its plan (paths are below that folder).
+#: Terraform's folder in the rendered folder, and its plan files (paths are below that folder).
 FOLDER: Final = "terraform"
 PLAN: Final = "create.tfplan"
 DESTROY_PLAN: Final = "destroy.tfplan"
-#: A regional cluster with its pools takes a quarter of an hour; pools that wait for machines take longer.
+#: A regional cluster with its pools takes 15 minutes; pools that wait for machines take longer.
 APPLY_LIMIT: Final = 2 * 3600
 #: A copy of an image with PyTorch is 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
@@ -43,10 +43,10 @@ engine=$(command -v podman || command -v docker) || {
   echo "error: neither podman nor docker is found" >&2
   exit 1
 }"""
-#: An earlier Terraform of ours, or somebody else's, may hold the lock of the state.
+#: Another Terraform run may hold the lock of the state.
 _LOCK: Final = "-lock-timeout=10m"
 _QUIET: Final = ("-input=false", "-no-color")
-#: What passes by itself: an API that was enabled a moment ago, a busy or failing server, an operation in progress.
+#: Transient errors: a recently enabled API, a busy or failing server, an operation in progress.
 _PASSES: Final = (
     "has not been used in project",
     "SERVICE_DISABLED",
@@ -63,26 +63,26 @@ _PASSES: Final = (
 
 
 def terraform(*words: str, limit_seconds: int = 600) -> Command:
-    """Terraform, in its folder."""
+    """Return a terraform command in Terraform's folder."""
     return run("terraform", f"-chdir={FOLDER}", *words, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: Platform, google: Google) -> str:
-    """The bucket of Terraform's state."""
+    """Return the name of the bucket with Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
 def tools() -> list[Step]:
-    """The programs that it takes."""
+    """Demand the programs that the steps run."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
 def who(project: str) -> list[Step]:
-    """Who asks, and whether the project is there for him."""
+    """Demand an active account, Application Default Credentials and an accessible project."""
     return [
         demand(
             "signed-in",
-            "gcloud knows who you are",
+            "gcloud has an active account",
             Probe(
                 run("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
                 prints_anything("no account is active"),
@@ -91,7 +91,7 @@ def who(project: str) -> list[Step]:
         ),
         demand(
             "application-credentials",
-            "Terraform knows who you are: there are Application Default Credentials",
+            "Terraform has Application Default Credentials",
             Probe(
                 Command(("gcloud", "auth", "application-default", "print-access-token"), is_secret=True),
                 succeeds(),
@@ -100,7 +100,7 @@ def who(project: str) -> list[Step]:
         ),
         demand(
             "project",
-            f"project {project} exists, and you may see it",
+            f"project {project} exists, and your account has access to it",
             Probe(
                 run("gcloud", "projects", "describe", project, "--format=json"),
                 says("lifecycleState", "ACTIVE", "it is being deleted"),
@@ -111,12 +111,12 @@ def who(project: str) -> list[Step]:
 
 
 def project_is_ready(project: str) -> list[Step]:
-    """The APIs without which nothing can be asked; billing, without which nothing can be made."""
+    """Enable the APIs that the later steps need, and demand a billing account."""
     return [
         _apis(project),
         demand(
             "billing",
-            "the project is billed to somebody",
+            "the project has a billing account",
             Probe(
                 run("gcloud", "billing", "projects", "describe", project, "--format=json"),
                 says("billingEnabled", True, "no billing account is linked"),
@@ -145,7 +145,7 @@ def _apis(project: str) -> Step:
 
 
 def bucket_steps(platform: Platform, google: Google) -> list[Step]:
-    """The bucket of the state: there, and keeping old versions."""
+    """Create the state bucket, and enable versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
     described = run("gcloud", "storage", "buckets", "describe", url, "--format=json")
@@ -153,7 +153,7 @@ def bucket_steps(platform: Platform, google: Google) -> list[Step]:
     return [
         Step(
             "state-bucket",
-            f"make {url}, where Terraform keeps its state",
+            f"create {url} for Terraform's state",
             commands=(
                 run(
                     *make,
@@ -166,47 +166,47 @@ def bucket_steps(platform: Platform, google: Google) -> list[Step]:
             probes=(
                 Probe(described, says("uniform_bucket_level_access", True, "it has no uniform bucket-level access")),
             ),
-            consent=Consent(f"This makes the bucket {url}; what it stores is billed (a state is a few hundred KB)."),
+            consent=Consent(f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."),
             retry=Retry(2, 20, _PASSES),
             carries=True,
-            remedy="names of buckets are the whole world's: say another with spec.google.state.bucket",
+            remedy="bucket names are global: choose another with spec.google.state.bucket",
         ),
         Step(
             "state-versions",
-            f"let {url} keep old versions of the state",
+            f"enable versioning of {url} for Terraform's state",
             commands=(run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
-            probes=(Probe(described, says("versioning_enabled", True, "it keeps no old versions")),),
+            probes=(Probe(described, says("versioning_enabled", True, "versioning is disabled")),),
         ),
     ]
 
 
 def state_is_there(platform: Platform, google: Google) -> Step:
-    """Without its state Terraform does not know what it has made."""
+    """Demand the state bucket: without its state Terraform does not know its resources."""
     name = state_bucket(platform, google)
     return demand(
         "state-bucket",
-        f"gs://{name} is there, where Terraform keeps its state",
+        f"the bucket gs://{name} with Terraform's state exists",
         Probe(run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"), succeeds()),
-        "without it nobody knows what Terraform has made: was the platform ever made, with this file and project?",
+        "without it Terraform does not know its resources: was the platform created with this file and project?",
     )
 
 
 def initialized() -> Step:
-    """Terraform has its providers, and is connected with its state."""
+    """Run terraform init: providers and backend."""
     return Step(
         "terraform-init",
-        "fetch Terraform's providers, connect it with its state",
+        "initialize Terraform: providers and state",
         commands=(terraform("init", *_QUIET, _LOCK),),
         retry=Retry(2, 20, _PASSES),
-        remedy="the machine needs a way to registry.terraform.io, or a mirror of it (terraform providers mirror)",
+        remedy="this machine needs access to registry.terraform.io, or a mirror of it (terraform providers mirror)",
     )
 
 
 def applied() -> Step:
-    """What the plan says is made: the plan itself is how one sees whether it is."""
+    """Apply the plan; an empty plan shows that nothing is left to do."""
     return Step(
         "terraform-apply",
-        "plan, and make what the plan says: network, cluster, pools, accounts",
+        "plan and apply: network, cluster, pools, accounts",
         commands=(terraform("apply", *_QUIET, _LOCK, PLAN, limit_seconds=APPLY_LIMIT),),
         probes=(
             Probe(
@@ -215,20 +215,20 @@ def applied() -> Step:
             ),
         ),
         consent=Consent(
-            "Terraform: {seen}. What it makes is billed by the hour; `batchyard platform plan` says how much.",
+            "Terraform: {seen}. Its resources are billed by the hour; `batchyard platform plan` shows the cost.",
             destroys_where=r"[1-9]\d* to destroy",
         ),
         retry=Retry(3, 60, _PASSES),
         is_checked=False,
         remedy=(
-            "mend it and run the same command again: Terraform goes on from what is there. If the state is locked "
-            "by nobody: terraform -chdir=terraform force-unlock ID"
+            "fix it and run the same command again: Terraform continues from its state. If the state is still locked "
+            "after a crash: terraform -chdir=terraform force-unlock ID"
         ),
     )
 
 
 def images(platform: Platform, google: Google, all_parts: Sequence[Part]) -> Iterator[Step]:
-    """Build or copy the platform's images; demand the others that the manifests take from the project."""
+    """Build or copy the platform's images; demand the other images of the project that the manifests use."""
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _made_image(recipe)
@@ -237,11 +237,11 @@ def images(platform: Platform, google: Google, all_parts: Sequence[Part]) -> Ite
     for image in dict.fromkeys(image for part in all_parts for image in part.images() if within in image):
         if image not in made:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
-            yield demand(f"image-{name}", f"{image} is there", _has_image(image), f"push it: podman push {image}")
+            yield demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
 
 
 def _made_image(recipe: ImageRecipe) -> Step:
-    """Build or copy an image with the container engine of this machine, unless its repository has it."""
+    """Build or copy an image with the local container engine, unless its repository has it."""
     registry = run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE, *recipe.lines])
     return Step(
@@ -251,7 +251,7 @@ def _made_image(recipe: ImageRecipe) -> Step:
         probes=(_has_image(recipe.reference),),
         retry=Retry(2, 20, _PASSES),
         remedy=(
-            "it takes podman or docker on this machine, with a way to the image's sources; or push the image from "
+            "this machine needs podman or docker, and access to the image's sources; or push the image from "
             "another machine, and run the same command again"
         ),
     )
@@ -263,15 +263,15 @@ def _has_image(image: str) -> Probe:
 
 
 def credentials(platform: Platform, google: Google, kubeconfig: str, ask: Command) -> Step:
-    """Credentials of the cluster, into a kubeconfig of their own; there where the API server answers by them.
+    """Write the cluster's credentials to a separate kubeconfig; done if the API server accepts them.
 
-    By the DNS endpoint, which clusters without a public address have too.
+    It uses the DNS endpoint, which clusters without a public address have too.
     """
     words = ["gcloud", "container", "clusters", "get-credentials", platform.name]
     words += [f"--location={platform.region}", f"--project={google.project}", "--dns-endpoint", "--quiet"]
     return Step(
         "credentials",
-        f"put the cluster's credentials into {kubeconfig}",
+        f"write the cluster's credentials to {kubeconfig}",
         commands=(Command(tuple(words), environment=(("KUBECONFIG", kubeconfig),)),),
         probes=(Probe(ask, succeeds()),),
         is_checked=False,
@@ -282,19 +282,19 @@ def credentials(platform: Platform, google: Google, kubeconfig: str, ask: Comman
 
 
 def protection(is_unprotecting: bool) -> Step:
-    """That nothing is protected from deletion: demanded, or made so."""
+    """Demand that deletion protection is off, or turn it off."""
     shown = Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
         return demand(
             "unprotected",
             "the cluster is not protected from deletion",
             shown,
-            "say --unprotect; or deletionProtection: false in spec.google, then create, then this again",
+            "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
         )
     words = ("apply", *_QUIET, _LOCK, "-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
     return Step(
         "unprotect",
-        "take the cluster's protection from deletion away",
+        "turn off the cluster's deletion protection",
         commands=(terraform(*words, limit_seconds=1800),),
         probes=(shown,),
         retry=Retry(3, 60, _PASSES),
@@ -302,22 +302,22 @@ def protection(is_unprotecting: bool) -> Step:
 
 
 def destroyed(google: Google) -> Step:
-    """Terraform takes back what it made."""
+    """Run terraform destroy."""
     targets = destroy_targets(google)
     plan = terraform("plan", "-destroy", *_QUIET, _LOCK, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800)
     spared = ("module.registry.", "module.services.") if targets else ()
     return Step(
         "terraform-destroy",
-        f"let Terraform delete what it made in {google.project}",
+        f"let Terraform destroy its resources in {google.project}",
         commands=(plan, terraform("apply", *_QUIET, _LOCK, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
         probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state", spared)),),
         retry=Retry(3, 60, (*_PASSES, "resourceInUseByAnotherResource")),
-        remedy="delete what it names (often a firewall rule or an address that a load balancer left), run this again",
+        remedy="delete the resources it names (often a firewall rule or address of a load balancer), run this again",
     )
 
 
 def nothing_is_protected(answer: Answer) -> Seen:
-    """`terraform show -json`: no cluster of the state has its deletion protection on."""
+    """Read `terraform show -json`: done if no cluster in the state has deletion protection."""
     document = answer.document()
     if document is None:
         return Seen(False, answer.last_word)
@@ -327,7 +327,7 @@ def nothing_is_protected(answer: Answer) -> Seen:
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """All resources of a module of a state, those of its children too."""
+    """Return all resources of a state's module and of its child modules."""
     rows = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
         rows += _resources(child)

@@ -1,4 +1,4 @@
-"""The rendered manifests as parts: what is applied together, in which order, and what is in each."""
+"""The rendered manifests as parts that are applied together, in order, with their objects."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -15,39 +15,39 @@ KUSTOMIZATION: Final = "kustomization.yaml"
 
 
 class Part(NamedTuple):
-    """A file or folder at the top of the rendered manifests, and the objects that are written in it."""
+    """A top-level file or folder of the rendered manifests, and its objects."""
 
     path: str
     objects: Sequence[Mapping[str, Any]]
-    #: Whether it is a kustomization of its own, which may name what is published elsewhere.
+    #: Whether it is a kustomization of its own, which may reference remote resources.
     is_kustomized: bool = False
 
     @property
     def name(self) -> str:
-        """How its step is called: `20-teams` of manifests/20-teams or manifests/20-teams.yaml."""
+        """The name of its step: `20-teams` for manifests/20-teams or manifests/20-teams.yaml."""
         return self.path.rpartition("/")[2].removesuffix(".yaml")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """By which kubectl takes it."""
+        """The kubectl arguments that select it."""
         return (f"--kustomize={self.path}",) if self.is_kustomized else ("--recursive", f"--filename={self.path}")
 
     def named(self, kind: str) -> list[str]:
-        """The names of its objects of a kind."""
+        """Return the names of its objects of a kind."""
         return [obj["metadata"]["name"] for obj in self.objects if obj["kind"] == kind]
 
     def first(self, kind: str) -> Mapping[str, Any] | None:
-        """Its first object of a kind, if there is one."""
+        """Return its first object of a kind; None if it has none."""
         return next((obj for obj in self.objects if obj["kind"] == kind), None)
 
     def images(self) -> list[str]:
-        """The images of its Deployments and DaemonSets."""
+        """Return the images of its Deployments and DaemonSets."""
         specs = [obj["spec"]["template"]["spec"] for obj in self.objects if obj["kind"] in ("Deployment", "DaemonSet")]
         return [container["image"] for spec in specs for container in spec["containers"]]
 
 
 def parts(platform: Platform, files: Mapping[str, str]) -> list[Part]:
-    """The parts of what is rendered, in the order in which they are applied: that of their names; GPU drivers last."""
+    """Return the parts of the rendered manifests in the order of their names; GPU drivers come last."""
     paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
     found = []
     for top, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):

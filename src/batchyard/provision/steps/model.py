@@ -1,6 +1,6 @@
-"""The words for steps: a command, what it answered, what one sees by it, a step, and what stays behind.
+"""Data model of steps: commands, their results, probes, consent, and leftovers.
 
-All commands work in the rendered folder; paths in them are below it. Nothing here runs anything.
+All commands run in the rendered folder; paths in them are below it. This module runs nothing.
 """
 
 import json
@@ -9,44 +9,44 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-#: How long a command may take, in seconds, where nothing else is said.
+#: Default time limit of a command, in seconds.
 COMMAND_LIMIT: Final = 600
-#: Exit codes, as shells and timeout(1) have them; the first line of what is told says why then.
+#: Exit codes as in shells and timeout(1); the first line of stderr then says why.
 NO_SUCH_PROGRAM: Final = 127
 TOO_LONG: Final = 124
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program to run, with what it gets by its standard input and the variables it gets besides its surroundings."""
+    """A program to run, with its standard input and additional environment variables."""
 
     argv: tuple[str, ...]
     sent: str = ""
     environment: tuple[tuple[str, str], ...] = ()
-    #: Its output holds a secret: nobody keeps it.
+    #: Its output contains a secret and is not stored.
     is_secret: bool = False
     limit_seconds: int = COMMAND_LIMIT
-    #: It may fail with one of these words: what it is about is not there.
+    #: Errors with these words mean that the object does not exist; the command may fail with them.
     tolerates: tuple[str, ...] = ()
 
     @property
     def full_argv(self) -> tuple[str, ...]:
-        """What is really run: the variables are given by env(1)."""
+        """The command line that is run; env(1) sets the variables."""
         pairs = [f"{name}={value}" for name, value in self.environment]
         return ("env", *pairs, *self.argv) if pairs else self.argv
 
     def tolerating(self, words: tuple[str, ...]) -> "Command":
-        """The same, which may fail with one of these words."""
+        """Return the command with these tolerated errors."""
         return replace(self, tolerates=words)
 
 
 def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerates: tuple[str, ...] = ()) -> Command:
-    """A command of these words."""
+    """Return a command."""
     return Command(argv, sent, limit_seconds=limit_seconds, tolerates=tolerates)
 
 
 class Answer(NamedTuple):
-    """What came of a command: its exit code and its two outputs."""
+    """The result of a command: its exit code and both outputs."""
 
     code: int
     printed: str
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
     @property
     def last_word(self) -> str:
-        """The line of its complaints that says most: the first that names an error, else the last."""
+        """The most informative line of the error output: the first that names an error, else the last."""
         lines = [line.strip(" │╷╵") for line in (self.told or self.printed).splitlines()]
         lines = [line for line in lines if line]
         if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
         return (complaints or lines[-1:] or [f"exit code {self.code}"])[0]
 
     def document(self) -> Any:
-        """Its output read as JSON; None where it failed or is none."""
+        """Parse the output as JSON; None if the command failed or the output is invalid."""
         if self.code:
             return None
         try:
@@ -73,30 +73,30 @@ class Answer(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one sees: whether it is so, and in a few words what is there or lacking."""
+    """What a probe observed: whether its condition holds, and a short description."""
 
     is_so: bool
     what: str = ""
 
 
-#: How an answer is read.
+#: Evaluates a result.
 Reading: TypeAlias = Callable[[Answer], Seen]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A command that changes nothing, and how its answer is read."""
+    """A read-only command, and how its result is evaluated."""
 
     command: Command
     reading: Reading
 
 
-#: What commands are sent, made of what the probes' commands answered.
+#: Computes the input of a step's commands from the results of its probes.
 Sending: TypeAlias = Callable[[Sequence[Answer]], str]
 
 
 class Asking(NamedTuple):
-    """What is looked up before a question is asked, and said behind it, given what the commands would be sent."""
+    """A lookup before a question, whose text (from the result and the commands' input) is appended to the question."""
 
     command: Command
     says: Callable[[Answer, str], str]
@@ -104,44 +104,44 @@ class Asking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What is asked before a step: a sentence that says what it costs or destroys; {seen} is what the probes saw."""
+    """The question before a step: what it costs or destroys; {seen} is replaced by the probes' description."""
 
     question: str
-    #: What it destroys is lost: who says yes types the platform's name.
+    #: It destroys data: the user confirms by typing the platform's name.
     destroys: bool = False
-    #: So it is too where what was seen has this (a regular expression).
+    #: It also destroys data if the description matches this regular expression.
     destroys_where: str = ""
     asking: Asking | None = None
 
     @property
     def beforehand(self) -> str:
-        """What is asked, as far as it is known before anybody has looked."""
-        found = " (what is found)" if self.asking else ""
-        return self.question.replace("{seen}", "(what is seen)") + found
+        """The question as far as it is known before the probes run."""
+        found = " (details)" if self.asking else ""
+        return self.question.replace("{seen}", "(changes)") + found
 
     def is_grave(self, what: str) -> bool:
-        """Whether something is lost, given what was seen."""
+        """Whether data is lost, given the probes' description."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, what))
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When failing commands are tried again: how often, after how long, on which words in what they said."""
+    """Retries of failed commands: how often, after which pause, and on which words in the output."""
 
     times: int = 0
     pause_seconds: int = 0
     on: tuple[str, ...] = ()
 
     def helps(self, told: str, tried: int) -> bool:
-        """Whether to try once more after that many tries."""
+        """Whether to try again after `tried` attempts."""
         return tried <= self.times and any(word in told for word in self.on)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. Without commands it is a demand on the world: that holds, or comes true within its patience.
+    """One step. Without commands it is a demand: it must hold, or become true within its patience.
 
-    It is done where all its probes say so; one without probes is gone through every time, which does no harm.
+    It is done if all its probes hold. A step without probes runs every time, which is harmless.
     """
 
     name: str
@@ -150,38 +150,38 @@ class Step:
     probes: tuple[Probe, ...] = ()
     consent: Consent | None = None
     retry: Retry = Retry()
-    #: What its commands are sent is known only when it is done: it is made of what its probes' commands answer.
+    #: Computes the input of the commands from the probes' results.
     sends: Sending | None = None
-    #: How many seconds one waits until the probes say that it is done.
+    #: How many seconds to wait until the probes hold.
     patience_seconds: int = 0
-    #: Whether the probes are asked again after the commands; their exit codes are proof enough otherwise.
+    #: Whether the probes run again after the commands; otherwise exit codes suffice.
     is_checked: bool = True
-    #: Whether nothing of the later steps can be seen without it.
+    #: Whether later steps depend on it.
     carries: bool = False
-    #: Whether one goes on where it fails, and says so.
+    #: Whether a failure is only reported.
     is_optional: bool = False
-    #: What to do where it fails.
+    #: What to do if it fails.
     remedy: str = ""
-    #: Where this says that it is not so, the step is passed over, and what is seen is told.
+    #: If this probe does not hold, the step is skipped, with its description as the reason.
     only_if: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What destroy leaves behind: what, why, what it costs; how one looks whether it is there; how it is removed."""
+    """A resource that destroy leaves behind: what, why and at what cost; how to list and how to remove it."""
 
     name: str
     tells: str
-    #: Prints what is there, one thing a line; None where there is nothing to ask.
+    #: Prints the resources, one a line; None if they cannot be listed.
     look: Command | None
     removal: tuple[str, ...]
 
 
 def demand(name: str, tells: str, probe: Probe, remedy: str) -> Step:
-    """A step that only looks: it is so, or the user does something about it."""
+    """Return a step that only checks: if it fails, the user must act."""
     return Step(name, tells, probes=(probe,), remedy=remedy, carries=True)
 
 
 def waiting(name: str, tells: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = "") -> Step:
-    """A step that waits until something is so."""
+    """Return a step that waits until the probes hold."""
     return Step(name, tells, probes=tuple(probes), patience_seconds=patience_seconds, remedy=remedy)

@@ -1,4 +1,4 @@
-"""How answers are read: pure functions from what a command said to what one sees by it."""
+"""Parsers of probe results: pure functions from the output of a command to an observation."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +9,7 @@ from batchyard.provision.steps.model import Answer, Reading, Seen
 
 
 def succeeds(what: str = "") -> Reading:
-    """It is so where the command succeeds."""
+    """Holds if the command succeeds."""
 
     def read(answer: Answer) -> Seen:
         return Seen(True, what) if answer.code == 0 else Seen(False, answer.last_word)
@@ -18,7 +18,7 @@ def succeeds(what: str = "") -> Reading:
 
 
 def fails(otherwise: str) -> Reading:
-    """It is so where the command does not succeed."""
+    """Holds if the command fails."""
 
     def read(answer: Answer) -> Seen:
         return Seen(answer.code != 0, "" if answer.code else otherwise)
@@ -27,7 +27,7 @@ def fails(otherwise: str) -> Reading:
 
 
 def prints_anything(nothing: str) -> Reading:
-    """It is so where the command prints something, which is what is seen; `nothing` says what it means if not."""
+    """Holds if the command prints something, whose first line is the description; `nothing` describes the failure."""
 
     def read(answer: Answer) -> Seen:
         if answer.code:
@@ -38,22 +38,22 @@ def prints_anything(nothing: str) -> Reading:
     return read
 
 
-#: What kubectl says of kinds, namespaces and objects that are not there.
+#: kubectl's errors for missing kinds, namespaces and objects.
 NOT_THERE: Final = ("doesn't have a resource type", "no matches for kind", "not found", "NotFound")
 
 
 def is_gone(answer: Answer) -> bool:
-    """Whether kubectl fails because what it is asked for is not there, or not even its kind."""
+    """Whether kubectl failed because the object or its kind does not exist."""
     return bool(answer.code) and any(word in answer.told for word in NOT_THERE)
 
 
 def seen_gone(answer: Answer) -> Seen:
-    """Of a failure: it is so where what is asked for is not there; else what kubectl says."""
+    """Observe a failed command: holds if the object does not exist; else kubectl's error."""
     return Seen(True) if is_gone(answer) else Seen(False, answer.last_word)
 
 
 def prints_nothing(what: str, spared: tuple[str, ...] = ()) -> Reading:
-    """It is so where no line is printed, or what is asked for is not there at all; else there are so many of `what`.
+    """Holds if nothing is printed, or the objects' kind does not exist; else the number of `what`.
 
     Lines that begin with one of `spared` do not count.
     """
@@ -69,7 +69,7 @@ def prints_nothing(what: str, spared: tuple[str, ...] = ()) -> Reading:
 
 
 def lists_all(wanted: Collection[str]) -> Reading:
-    """It is so where each of these stands on a line of its own."""
+    """Holds if each of these is a line of the output."""
 
     def read(answer: Answer) -> Seen:
         if answer.code:
@@ -82,7 +82,7 @@ def lists_all(wanted: Collection[str]) -> Reading:
 
 
 def says(field: str, wanted: object, otherwise: str) -> Reading:
-    """It is so where the document that is printed has this field with this value."""
+    """Holds if the printed document has this value in this field."""
 
     def read(answer: Answer) -> Seen:
         document = answer.document()
@@ -95,7 +95,7 @@ def says(field: str, wanted: object, otherwise: str) -> Reading:
 
 
 def is_version(field: Sequence[str], least: tuple[int, ...]) -> Reading:
-    """It is so where the document that is printed has a version in this field (a path) that is no older."""
+    """Holds if the version at this path of the printed document is at least `least`."""
 
     def read(answer: Answer) -> Seen:
         value: Any = answer.document()
@@ -109,18 +109,18 @@ def is_version(field: Sequence[str], least: tuple[int, ...]) -> Reading:
 
 
 def _compared(text: str, least: tuple[int, ...]) -> Seen:
-    """A version beside the least there must be; what stands behind the numbers does not count."""
+    """Compare a version with the minimum; suffixes after the numbers are ignored."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if found is None:
-        return Seen(False, "it says no version")
+        return Seen(False, "it reports no version")
     numbers = tuple(int(part) for part in found[1].split("."))
     if numbers < least:
-        return Seen(False, f"it is {found[1]}, and {'.'.join(map(str, least))} is the least")
+        return Seen(False, f"it is {found[1]}; at least {'.'.join(map(str, least))} is required")
     return Seen(True, found[1])
 
 
 def plan_is_empty(answer: Answer) -> Seen:
-    """`terraform plan -detailed-exitcode`: 0 nothing to do, 2 something, else it failed."""
+    """Read `terraform plan -detailed-exitcode`: 0 no changes, 2 changes, else an error."""
     if answer.code == 0:
         return Seen(True, "no changes")
     if answer.code == 2:
@@ -130,7 +130,7 @@ def plan_is_empty(answer: Answer) -> Seen:
 
 
 def diff_is_empty(answer: Answer) -> Seen:
-    """`kubectl diff`: 0 no differences, 1 some, else it failed; each object's part begins with a line `diff `."""
+    """Read `kubectl diff`: 0 no differences, 1 differences, else an error; each object starts with a line `diff `."""
     if answer.code == 0:
         return Seen(True, "as rendered")
     objects = len(re.findall(r"^diff ", answer.printed, re.MULTILINE))
@@ -140,7 +140,7 @@ def diff_is_empty(answer: Answer) -> Seen:
 
 
 def all_are(condition: str, wanted: Collection[str]) -> Reading:
-    """It is so where each of `wanted` (NAME, or NAMESPACE/NAME) is printed, and has this condition as True."""
+    """Holds if each of `wanted` (NAME, or NAMESPACE/NAME) is printed with this condition True."""
 
     def read(answer: Answer) -> Seen:
         document = answer.document()
@@ -155,7 +155,7 @@ def all_are(condition: str, wanted: Collection[str]) -> Reading:
 
 
 def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
-    """It is so where no object that is printed is such; nothing printed is none, and so is a kind that is not there."""
+    """Holds if no printed object satisfies `is_so`; also if nothing is printed or the kind does not exist."""
 
     def read(answer: Answer) -> Seen:
         if answer.code:
@@ -169,30 +169,30 @@ def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
 
 
 def is_not_provided(obj: Mapping[str, Any]) -> bool:
-    """Whether an object is not one that the embedded platform provides itself, and creates again when it is deleted."""
+    """Whether the embedded platform does not provide the object itself (it would recreate it after deletion)."""
     return PROVIDED not in (obj["metadata"].get("annotations") or {})
 
 
 def has_quota(workload: Mapping[str, Any]) -> bool:
-    """Whether a Workload is admitted and has not ended."""
+    """Whether a Workload is admitted and not finished."""
     true = {row["type"] for row in workload.get("status", {}).get("conditions", ()) if row["status"] == "True"}
     return "Admitted" in true and "Finished" not in true
 
 
 def items_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The objects of a list, or the one that is no list."""
+    """Return the objects of a list; a single object is a list of one."""
     items: Sequence[Mapping[str, Any]] = document.get("items", [document])
     return items
 
 
 def name_of(obj: Mapping[str, Any]) -> str:
-    """NAME, or NAMESPACE/NAME."""
+    """Return NAME, or NAMESPACE/NAME."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
 def _lacking(obj: Mapping[str, Any], kind: str) -> str:
-    """Why an object has not this condition as True; '' where it has."""
+    """Return why an object's condition is not True; '' if it is."""
     for condition in obj.get("status", {}).get("conditions", ()):
         if condition["type"] == kind:
             is_so = condition["status"] == "True"

@@ -1,6 +1,6 @@
-"""What earlier files of a platform had made, and this one does not say any more: found by labels, told, removed.
+"""Pruning: objects of earlier versions of a platform's file, found by label, reported and deleted.
 
-What is in a namespace that goes, goes with it. Rights are looked for too: who is no member any more keeps none.
+Objects in a deleted namespace are deleted with it. RBAC objects are included: removed members keep no rights.
 """
 
 import json
@@ -16,7 +16,7 @@ from batchyard.provision.steps.model import Answer, Asking, Command, Consent, Pr
 from batchyard.provision.steps.probe_parsers import NOT_THERE, has_quota, is_gone, items_of, name_of, seen_gone
 
 NAME: Final = "no-longer-said"
-#: What a platform's file makes, wherever an engine is. Queues first: nothing more is admitted then.
+#: The kinds of a platform's objects with any engine. Queues first: then nothing more is admitted.
 _KINDS: Final = (
     "localqueues.kueue.x-k8s.io",
     "clusterqueues.kueue.x-k8s.io",
@@ -37,31 +37,31 @@ _KINDS: Final = (
     "limitranges",
     "networkpolicies.networking.k8s.io",
 )
-#: Only where our engine keeps costs is this kind served.
+#: Served only if our engine manages costs.
 _BUDGETS: Final = "budgets.cost.batchyard.dev"
 _NAMESPACE: Final = "Namespace"
 _SHOWN_MAX: Final = 8
 _DELETE_LIMIT: Final = 900
-_TELLS: Final = "look for what earlier files had made, and this one does not say any more"
+_TELLS: Final = "look for objects of earlier files that this one no longer defines"
 
 
 class _Key(NamedTuple):
-    """Which object it is."""
+    """Kind and name of an object."""
 
     kind: str
     name: str
 
 
 def told(reached: Reached, platform: Platform, all_parts: Sequence[Part], remedy: str) -> Step:
-    """Only tell it."""
+    """Return a step that only reports them."""
     return Step(NAME, _TELLS, probes=_probes(reached, platform, all_parts, remedy), is_optional=True)
 
 
 def removed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
-    """Tell it, ask, and begin to remove it: a queue is gone when the last of its Workloads has ended."""
+    """Return a step that reports them, asks, and starts the deletion. Queues wait for their last Workloads."""
     return Step(
         NAME,
-        "remove what earlier files had made, and this one does not say any more",
+        "remove objects of earlier files that this one no longer defines",
         commands=(_delete(reached, "--wait=false"),),
         probes=_probes(reached, platform, all_parts, ""),
         consent=Consent("The file says no longer:", destroys=True, asking=Asking(_running(reached), _what_goes)),
@@ -72,16 +72,16 @@ def removed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> 
 
 
 def destroyed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
-    """Remove it with everything else, before the flavors and kinds that it would hold on to."""
+    """Return a step that deletes them with the platform, before the flavors and kinds that they would block."""
     return Step(
         f"delete-{NAME}",
-        "delete what earlier files had made, and this one does not say any more",
+        "delete objects of earlier files that this one no longer defines",
         commands=(_delete(reached, "--wait"),),
         probes=_probes(reached, platform, all_parts, ""),
         sends=_sending(all_parts),
         retry=Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
-        remedy="what has finalizers goes only while its controller runs: is the engine there?",
+        remedy="finalizers need a running controller: does the engine run?",
     )
 
 
@@ -104,7 +104,7 @@ def _running(reached: Reached) -> Command:
 
 
 def _reading(all_parts: Sequence[Part], remedy: str) -> Reading:
-    """It is so where nothing is found; else what is, by kind."""
+    """Holds if nothing is found; else the description lists objects by kind."""
 
     def read(answer: Answer) -> Seen:
         if answer.code:
@@ -116,7 +116,7 @@ def _reading(all_parts: Sequence[Part], remedy: str) -> Reading:
 
 
 def _sending(all_parts: Sequence[Part]) -> Sending:
-    """What is found as a list of objects, as kubectl takes them to delete them."""
+    """Compute the List object that kubectl deletes."""
 
     def send(answers: Sequence[Answer]) -> str:
         found = [obj for answer in answers for obj in _found(answer, all_parts)]
@@ -134,7 +134,7 @@ def _identity(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _found(answer: Answer, all_parts: Sequence[Part]) -> Iterator[Obj]:
-    """What the file says no longer, but for what goes with its namespace or is on its way already."""
+    """Yield objects that the file no longer defines, except those in a deleted namespace or already being deleted."""
     said = {_key(obj) for part in all_parts for obj in part.objects}
     objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in said]
     going = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
@@ -164,7 +164,7 @@ def _kind_in_words(kind: str, names: Sequence[str]) -> str:
 
 
 def _what_goes(answer: Answer, sent: str) -> str:
-    """All that would be deleted, and what runs in the namespaces and queues among it."""
+    """Describe what would be deleted, and the running Workloads in those namespaces and queues."""
     objects = json.loads(sent)["items"]
     words = f" {_in_words(objects)}. This deletes it."
     if answer.code:

@@ -1,4 +1,4 @@
-"""The programs that the steps run, and the oldest versions that do."""
+"""Programs that the steps run, with their minimum versions."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from batchyard.provision.steps.probe_parsers import is_version, succeeds
 
 
 class Tool(NamedTuple):
-    """A program of the user's: what asks it for its version as JSON, where that stands, and the least there must be."""
+    """A program: the command that prints its version as JSON, the path of the version, and the minimum."""
 
     name: str
     asked: tuple[str, ...]
@@ -16,17 +16,17 @@ class Tool(NamedTuple):
     remedy: str
 
     def step(self) -> Step:
-        """The demand that it is there and new enough."""
+        """Return the demand that it is installed and new enough."""
         least = ".".join(map(str, self.least))
         return demand(
             f"tool-{self.name}",
-            f"{self.name} is there, {least} or newer",
+            f"{self.name} {least} or newer is installed",
             Probe(run(*self.asked, limit_seconds=60), is_version(self.field, self.least)),
             self.remedy,
         )
 
 
-#: Server-side apply with a diff that heeds --force-conflicts, and --dry-run=server.
+#: Server-side apply with a diff that respects --force-conflicts, and --dry-run=server.
 KUBECTL: Final = Tool(
     "kubectl",
     ("kubectl", "version", "--client", "--output=json"),
@@ -34,7 +34,7 @@ KUBECTL: Final = Tool(
     (1, 28),
     "install kubectl: https://kubernetes.io/docs/tasks/tools/",
 )
-#: What terraform/versions.tf asks for.
+#: The minimum in terraform/versions.tf.
 TERRAFORM: Final = Tool(
     "terraform",
     ("terraform", "version", "-json"),
@@ -42,7 +42,7 @@ TERRAFORM: Final = Tool(
     (1, 9),
     "install Terraform: https://developer.hashicorp.com/terraform/install",
 )
-#: The first that gets credentials by --dns-endpoint.
+#: The first version with --dns-endpoint for credentials.
 GCLOUD: Final = Tool(
     "gcloud",
     ("gcloud", "version", "--format=json"),
@@ -52,7 +52,7 @@ GCLOUD: Final = Tool(
 )
 AUTH_PLUGIN: Final = demand(
     "tool-gke-gcloud-auth-plugin",
-    "gke-gcloud-auth-plugin is there, by which kubectl gets its credentials",
+    "gke-gcloud-auth-plugin is installed, for kubectl's credentials",
     Probe(run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), succeeds()),
     "gcloud components install gke-gcloud-auth-plugin, or the package google-cloud-cli-gke-gcloud-auth-plugin",
 )

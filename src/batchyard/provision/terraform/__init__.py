@@ -1,1 +1,1 @@
-"""The Terraform of a platform on GKE: modules that are the same for all, and the figures of this one."""
+"""Terraform of a platform on GKE: static modules, and the variables of the platform."""

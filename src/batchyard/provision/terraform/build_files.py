@@ -1,4 +1,4 @@
-"""Cloud Build: two files that create and destroy the platform where nobody's own machine is to do it."""
+"""Cloud Build configurations that create and destroy the platform without a local machine."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from batchyard.provision.engine import deployed
 from batchyard.provision.images import ImageRecipe, image_recipes
 from batchyard.provision.model import Google, Platform
 
-#: What the steps run in, as published.
+#: Published images of the steps.
 _TERRAFORM: Final = "hashicorp/terraform:1.11.4"
 _DOCKER: Final = "gcr.io/cloud-builders/docker"
 _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
@@ -23,12 +23,12 @@ MODULES: Final = (
     "services",
     "teams",
 )
-#: An account's id has 30 characters at most.
+#: An account ID has at most 30 characters.
 _NAME_LENGTH_MAX: Final = 24
 
 _HEAD: Final = """\
 # {what} in Cloud Build, as {account}.
-# Who that is, and what he may do, is in terraform/build, which is applied once before:
+# The account and its roles are defined in terraform/build, which is applied once before:
 #
 #     gcloud builds submit . --config=build/{name}.yaml --project={project} \\
 #       --gcs-source-staging-dir=gs://{bucket}/source{more}
@@ -40,7 +40,7 @@ steps:
 """
 
 _CREATE: Final = """\
-  # Goes on from what is there: run it again after a failure, or after a change of platform.yaml.
+  # It continues from the state: run it again after a failure, or after a change of platform.yaml.
   - id: terraform
     name: {terraform}
     dir: terraform
@@ -51,7 +51,7 @@ _CREATE: Final = """\
         terraform init -input=false
         terraform apply -input=false -auto-approve -lock-timeout=10m
 
-{images}  # What decides comes first, and is waited for: its kinds and webhooks must be there for the rest.
+{images}  # The engine comes first, and is waited for: the other manifests need its kinds and webhooks.
   - id: manifests
     name: {sdk}
     entrypoint: bash
@@ -66,7 +66,7 @@ _CREATE: Final = """\
 {active}"""
 
 _IMAGE: Final = """\
-  # An image that is in its repository already is not made again.
+  # An image that is already in its repository is not built again.
   - id: image-{name}
     name: {docker}
     entrypoint: bash
@@ -84,17 +84,17 @@ _WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} de
 _ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
 
 _DESTROY: Final = """\
-  # So that nobody destroys it by mistake.
+  # Prevents accidental destruction.
   - id: consent
     name: {terraform}
     entrypoint: sh
     args:
       - -ceu
       - |
-        [ "$_NAME" = "{cluster}" ] || {{ echo "say --substitutions=_NAME={cluster} to destroy it"; exit 1; }}
+        [ "$_NAME" = "{cluster}" ] || {{ echo "use --substitutions=_NAME={cluster} to destroy it"; exit 1; }}
 
-  # The bucket of the state, the account of Cloud Build (terraform/build), the APIs, and what jobs have written to
-  # buckets and disks of their own stay. {registry}
+  # Kept: the bucket of the state, the account of Cloud Build (terraform/build), the APIs, and the jobs' data in their
+  # own buckets and disks. {registry}
   - id: terraform
     name: {terraform}
     dir: terraform
@@ -112,12 +112,12 @@ substitutions:
 
 
 def build_account(platform: Platform) -> str:
-    """The id of the service account that runs builds, as terraform/build makes it."""
+    """Return the ID of the builds' service account, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
 def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, str]:
-    """build/create.yaml and build/destroy.yaml."""
+    """Return build/create.yaml and build/destroy.yaml."""
     words = {
         "project": google.project or "PROJECT",
         "account": build_account(platform),
@@ -140,15 +140,15 @@ def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, st
 
 
 def destroy_targets(google: Google) -> list[str]:
-    """The arguments by which `terraform destroy` spares the repositories; none where they go as well.
+    """Return the arguments with which `terraform destroy` keeps the repositories; empty if they are destroyed too.
 
-    The APIs stay on in any case, and the repositories depend on them.
+    The APIs stay enabled in any case, and the repositories depend on them.
     """
     kept = ("registry", "services")
     return [f"-target=module.{name}" for name in MODULES if name not in kept] if google.keep_repository else []
 
 
 def _image_step(recipe: ImageRecipe) -> str:
-    """One step; `$` is doubled, because Cloud Build puts its own words in place of a single one."""
+    """Return one step; `$` is doubled, because Cloud Build substitutes single ones."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)

@@ -1,7 +1,7 @@
-"""All files of a platform's Terraform, by path: static ones as they are, and what platform.yaml says as variables.
+"""Terraform files of a platform, by path: static modules, and variables from platform.yaml.
 
-`terraform/` is the platform; `terraform/build/` is who runs it in Cloud Build, a configuration with a state of its own;
-`build/` are the builds. Source: docs/terraform.md.
+`terraform/` is the platform; `terraform/build/` the account of Cloud Build, with its own state; `build/` the builds.
+Source: docs/terraform.md.
 """
 
 import pkgutil
@@ -18,17 +18,17 @@ _ROOT: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
 _PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
 _DRIVERS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
-#: By this label Cloud Billing tells a platform's costs, and one finds what is left of it.
+#: The label for the platform's costs in Cloud Billing, and for finding leftovers.
 _LABEL: Final = "platform"
 
 _IGNORED: Final = """\
-# Neither git nor Cloud Build need what Terraform keeps for itself on one machine.
+# Terraform's local files; neither git nor Cloud Build need them.
 .terraform/
 *.tfplan
 *.tfstate*
 """
 _BACKEND: Final = """\
-# Where Terraform remembers what it has made. The bucket is there before `terraform init`, with old versions kept:
+# Terraform's state. Create the bucket, with versioning, before `terraform init`:
 #
 #     gcloud storage buckets create gs://{bucket} --project={project} --location={region} \\
 #       --uniform-bucket-level-access --public-access-prevention
@@ -41,13 +41,13 @@ terraform {{
 }}
 """
 _TOLD: Final = """\
-# What {name} is made of, written by `batchyard platform render` from its platform.yaml.
-# Change it there, and render again. What each variable means is in variables.tf.
+# Variables of {name}, rendered by `batchyard platform render` from its platform.yaml.
+# Change platform.yaml and render again. The variables are described in variables.tf.
 """
 
 
 def files(platform: Platform) -> dict[str, str]:
-    """Every file by its path below the rendered folder; none where the platform is not made on GKE."""
+    """Return every file by its path below the rendered folder; none if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
         return {}
@@ -87,7 +87,7 @@ def _backend(platform: Platform, google: Google, bucket: str, prefix: str) -> st
 
 
 def _variables(platform: Platform, google: Google, cluster: Part) -> str:
-    """terraform.tfvars: a paragraph for each concern."""
+    """Return terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _TOLD.format(name=platform.name),
         hcl.assignments(_place(platform, google, cluster)),
@@ -110,7 +110,7 @@ def _paragraph(name: str, values: Mapping[str, hcl.Value]) -> Iterable[str]:
 
 
 def _place(platform: Platform, google: Google, cluster: Part) -> dict[str, hcl.Value]:
-    """Where it is. Without a project Terraform asks for one."""
+    """Return the project, region, zones and labels. Without a project Terraform asks for one."""
     project: dict[str, hcl.Value] = {"project": google.project} if google.project else {}
     labels = {_LABEL: platform.name, **google.labels}
     place: dict[str, hcl.Value] = {"name": platform.name, "region": platform.region, "zones": cluster["spec"]["zones"]}
@@ -129,7 +129,7 @@ def _network(google: Google) -> dict[str, hcl.Value]:
 
 
 def _webhook_ports(platform: Platform) -> dict[str, hcl.Value]:
-    """Where the engine's webhooks listen, if the control plane of a private cluster may not reach it by itself."""
+    """Return the engine's webhook ports that a private control plane cannot reach by default."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is Engine.KUEUE else {}
 
 
@@ -147,7 +147,7 @@ def _cluster(platform: Platform, google: Google) -> dict[str, hcl.Value]:
 
 
 def security_group(platform: Platform) -> str:
-    """The group by which GKE knows the groups that teams name; '' where they name none, or of several domains."""
+    """Return GKE's security group for the teams' groups; '' if they name none, or of several domains."""
     groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     domains = {group.partition("@")[2] for group in groups if "@" in group}
     return f"gke-security-groups@{domains.pop()}" if len(domains) == 1 else ""
@@ -169,13 +169,13 @@ def _driver(google: Google) -> dict[str, hcl.Value]:
 
 
 def more_repositories(platform: Platform, google: Google) -> dict[str, hcl.Value]:
-    """The repositories besides the platform's that images name, each with its location."""
+    """Return the other repositories that images name, with their locations."""
     named = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(named.items()) if name != google.repository}
 
 
 def _teams(platform: Platform) -> dict[str, hcl.Value]:
-    """Who the pods of each team are."""
+    """Return the service accounts of the teams."""
     rows: dict[str, hcl.Value] = {}
     for team in platform.teams:
         identity = team.identity

@@ -1,4 +1,4 @@
-"""Values as HCL, written as `terraform fmt` leaves them: two spaces, equals signs of neighbouring lines aligned."""
+"""HCL output in the format of `terraform fmt`: two spaces of indent, aligned equals signs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -7,14 +7,14 @@ from typing import TypeAlias
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value]"
 
 _INDENT = "  "
-#: Of a line at most: a value that is longer is written over several.
+#: Maximum line width; longer values are split over several lines.
 _WIDTH = 110
-#: What a quoted string may not hold as it is; `${` and `%{` begin expressions.
+#: Escapes in quoted strings; `${` and `%{` begin expressions.
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
-    """Lines of NAME = VALUE, each ended; neighbours that take one line are aligned, as `terraform fmt` aligns them."""
+    """Return lines of NAME = VALUE; adjacent one-line values are aligned, as `terraform fmt` does."""
     lines = [(_name(name), _value(value, depth)) for name, value in values.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n" for width, rows in _aligned(lines) for name, text in rows
@@ -22,7 +22,7 @@ def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
 
 
 def _aligned(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Runs of neighbours with the width of their names; what takes several lines stands for itself."""
+    """Group adjacent one-line values with their common width; a multi-line value is a group of its own."""
     for is_long, run in groupby(lines, key=lambda line: "\n" in line[1]):
         rows = list(run)
         if is_long:
@@ -32,7 +32,7 @@ def _aligned(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple
 
 
 def _value(value: Value, depth: int) -> str:
-    """A value, over several lines where one is too short for it."""
+    """Return a value, over several lines if one is too short."""
     short = _on_one_line(value)
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
         return short
@@ -62,12 +62,12 @@ def _on_one_line(value: Value) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string as HCL writes it; nothing in it is an expression."""
+    """Return an HCL string literal without expressions."""
     escaped = "".join(_ESCAPES.get(letter, letter) for letter in text)
     return f'"{escaped.replace("${", "$${").replace("%{", "%%{")}"'
 
 
 def _name(name: str) -> str:
-    """A name as it may be written: identifiers bare, others (with dots or slashes) quoted."""
+    """Return a name: identifiers bare, others (with dots or slashes) quoted."""
     letters = name.replace("_", "a").replace("-", "a")
     return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else quoted(name)

@@ -1,6 +1,6 @@
-"""Node pools and reservations of a Cluster, as the variables of our Terraform want them.
+"""Node pools and reservations of a Cluster as Terraform variables.
 
-What GKE wants beside what a Cluster says: https://cloud.google.com/kubernetes-engine/docs/how-to (gpus, tpus,
+GKE's requirements beyond the Cluster's fields: https://cloud.google.com/kubernetes-engine/docs/how-to (gpus, tpus,
 provisioningrequest, consuming-reservations).
 """
 
@@ -16,7 +16,7 @@ from batchyard.cloud.catalog.pools import hosts_of_slice, machine_of
 from batchyard.provision.model import Part
 from batchyard.provision.terraform.hcl import Value
 
-#: Machines of these families have no Persistent Disks.
+#: Machine families without Persistent Disks.
 _HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
 HYPERDISK: Final = "hyperdisk-balanced"
 _SCHEDULED: Final = ("queued", "flex-start")
@@ -25,21 +25,21 @@ _EFFECTS: Final = {
     "PreferNoSchedule": "PREFER_NO_SCHEDULE",
     "NoExecute": "NO_EXECUTE",
 }
-#: Fields of a reservation for a window of time.
+#: Fields of a reservation for a time window.
 _WINDOW: Final = frozenset({"start", "end", "duration"})
-#: Fields that are called otherwise there.
+#: Fields and their names in Terraform.
 _BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
-    """The variable `node_pools`: only what differs from its defaults."""
+    """Return the variable `node_pools`: only what differs from its defaults."""
     return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """Return the variable `reservations`: those without a window of time.
+    """Return the variable `reservations`: those without a time window.
 
-    Reservations of TPUs are booked with Google. The pools that name them use them, and Terraform does not make them.
+    TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
     """
     return {
         reservation["name"]: _reservation(reservation, machine)
@@ -49,10 +49,10 @@ def reservations(cluster: Part) -> dict[str, Value]:
 
 
 def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[str, Value]:
-    """Return the variable `future_reservations`: those that start at a time and end.
+    """Return the variable `future_reservations`: those with a start and an end.
 
-    A window that counts from the start of a run has no date: such a reservation is for the simulator. Those whose names
-    are in `submitted` are submitted to Google, and all others are drafts.
+    A window relative to the start of a run has no date and is only for the simulator. Reservations in `submitted` are
+    submitted to Google; all others are drafts.
     """
     rows: dict[str, Value] = {}
     for reservation, machine in _reservations_without_chips(cluster):
@@ -68,7 +68,7 @@ def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[
 
 
 def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
-    """Yield the reservations with their machine types, without those of TPUs."""
+    """Yield the reservations with their machine types, except those of TPUs."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
         if not _has_chips(machine):
@@ -101,7 +101,7 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """The zones that have to be said: not the cluster's own; one, the first, where machines lie close together."""
+    """Return the zones that must be set: none if equal to the cluster's; only the first for compact machines."""
     own: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = own or cluster["spec"]["zones"]
     if _lies_together(pool, catalog) and len(zones) > 1:
@@ -114,14 +114,14 @@ def _lies_together(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
-    """GPUs of a machine have to be named, whether they are attached or come with it; chips of TPUs must not."""
+    """Return the accelerators. GPUs must be named whether attached or built in; TPU chips must not."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
 def _autoscaling(pool: Part) -> dict[str, Value]:
-    """Bounds. Spot machines and those on request are taken wherever they are: GKE's own default for Spot."""
+    """Return the bounds. Spot, flex-start and queued machines default to any zone, as GKE does for Spot."""
     bounds = pool.get("autoscaling")
     if bounds is None:
         return {}
@@ -141,7 +141,7 @@ def _limits(pool: Part) -> dict[str, Value]:
 
 
 def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """A topology is said where a slice needs several machines, or its one machine may be part of larger ones only."""
+    """Return the placement. A topology is set for multi-host slices, or if it differs from the machine's own."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -153,12 +153,12 @@ def _has_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Whether a machine has no Persistent Disks, and boots from a Hyperdisk."""
+    """Whether a machine has no Persistent Disks and boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 
 def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """The pool's own: GKE adds those of GPUs, TPUs and queued machines."""
+    """Return the pool's own taints: GKE adds those of GPUs, TPUs and queued machines."""
     rows = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
     ]

@@ -130,7 +130,7 @@ def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cl
     log = cloud.out / ".batchyard/logs/state-bucket.log"
     assert f"full log: {log}" in told
     assert "ERROR: planted" in told
-    assert "say another with spec.google.state.bucket" in told
+    assert "choose another with spec.google.state.bucket" in told
     assert "run the same command again to resume from there" in told
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
@@ -148,7 +148,7 @@ def test_what_is_there_is_passed_over_and_said(cloud: Cloud) -> None:
 def test_destroy_refuses_what_is_protected_before_it_stops_anything(cloud: Cloud) -> None:
     created(cloud)
     assert destroyed(cloud, is_unprotecting=False) == 1
-    assert "say --unprotect" in cloud.told.read_text("utf-8")
+    assert "use --unprotect" in cloud.told.read_text("utf-8")
     assert cloud.effects == CREATED
 
 

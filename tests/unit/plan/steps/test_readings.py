@@ -65,7 +65,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
         pytest.param(
             is_version(["v"], (1, 9)),
             Answer(0, '{"v": "1.5.7"}'),
-            Seen(False, "it is 1.5.7, and 1.9 is the least"),
+            Seen(False, "it is 1.5.7; at least 1.9 is required"),
             id="old",
         ),
         pytest.param(plan_is_empty, Answer(0, "No changes."), Seen(True, "no changes"), id="nothing planned"),

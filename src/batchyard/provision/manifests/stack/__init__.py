@@ -1,6 +1,6 @@
 """Prometheus and Grafana in the cluster, in the namespace `monitoring`, if the platform's file enables them.
 
-With `engine: kueue` kube-state-metrics comes with them: our operator serves its metrics of nodes, pods and Jobs itself.
+With `engine: kueue` kube-state-metrics is added: our operator serves metrics of nodes, pods and Jobs itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _PATH: Final = "spec.monitoring.stack"
 
 
 def stack_objects(platform: Platform) -> Sequence[Made]:
-    """All objects, in the order in which they are applied; none unless it is enabled."""
+    """Return all objects, in the order in which they are applied; empty if the stack is disabled."""
     stack = platform.monitoring.stack
     if stack is None:
         return []
@@ -30,12 +30,12 @@ def stack_objects(platform: Platform) -> Sequence[Made]:
 
 
 def access_objects(platform: Platform) -> Sequence[Obj]:
-    """What lets Prometheus reach the engine, in the engine's namespace; none unless the stack is enabled."""
+    """Return the objects in the engine's namespace that let Prometheus reach it; empty if the stack is disabled."""
     return [] if platform.monitoring.stack is None else prometheus.access_objects(platform)
 
 
 def stack_requests(platform: Platform) -> Mapping[str, Mapping[str, str]]:
-    """The requests of its pods by the names of their Deployments: one pod each."""
+    """Return the requests of its pods by Deployment name: one pod each."""
     if platform.monitoring.stack is None:
         return {}
     found = {prometheus.NAME: prometheus.REQUESTS, grafana.NAME: grafana.REQUESTS}

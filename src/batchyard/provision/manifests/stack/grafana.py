@@ -1,4 +1,4 @@
-"""Grafana in the cluster: its data source and dashboards are provisioned, its password may be in a Secret."""
+"""Grafana in the cluster: provisioned data source and dashboards, and an optional password Secret."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,13 +16,13 @@ NAME: Final = "grafana"
 PORT: Final = 3000
 REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 _MEMORY_LIMIT: Final = "512Mi"
-#: The user of Grafana's image.
+#: The user ID in Grafana's image.
 _USER: Final = 472
 _SHIPPED: Final = "deploy/monitoring/grafana"
 _FOLDER: Final = "/etc/grafana"
 _DASHBOARDS: Final = f"{_FOLDER}/dashboards"
 _PROVISIONING: Final = ("datasources", "dashboards")
-#: The Secret with the key `password` for the user admin; without it Grafana's own default counts.
+#: The Secret with the key `password` for the user admin; without it Grafana's default applies.
 _SECRET: Final = "grafana-admin"  # noqa: S105 - the name of a Secret
 _SETTINGS: Final[Mapping[str, str]] = {
     "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
@@ -32,7 +32,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 def objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
-    """All of its objects."""
+    """Return all of its objects."""
     provisioning = {kind: _provisioned(kind) for kind in _PROVISIONING}
     dashboards = read_folder(f"{_SHIPPED}/dashboards", ".json") if platform.monitoring.dashboards else {}
     server = _server(stack, provisioning, list(dashboards))
@@ -53,7 +53,7 @@ def _map_of_dashboard(name: str) -> str:
 
 
 def _provisioned(kind: str) -> str:
-    """The file of a kind of provisioning, for the Prometheus and the folder of this pod."""
+    """Return a provisioning file for this pod's Prometheus and folder."""
     (text,) = read_folder(f"{_SHIPPED}/provisioning/{kind}", ".yml").values()
     found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in found.get("datasources", ()):

@@ -1,4 +1,4 @@
-"""Prometheus in the cluster: what it scrapes, our rules, and its rights."""
+"""Prometheus in the cluster: scrape configuration, rules, and RBAC."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -39,7 +39,7 @@ _SEEN: Final = ("list", "watch")
 
 
 def objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
-    """All of its objects."""
+    """Return the objects of kube-state-metrics."""
     name = f"{platform.name}-{NAME}"
     rules = [
         {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": list(_SEEN)},
@@ -70,7 +70,7 @@ PROMETHEUS_PORT: Final = 9090
 PROMETHEUS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "200m", "memory": "512Mi"}
 _PROMETHEUS_MEMORY_LIMIT: Final = "2Gi"
 
-#: The room for its data on the node; of it Prometheus uses at most the second.
+#: The disk for its data on the node; Prometheus uses at most the second value.
 _DISK: Final = "10Gi"
 _DATA_SIZE: Final = "8GB"
 _CONFIGURATION: Final = "prometheus-configuration"
@@ -81,7 +81,7 @@ _RULES_SUFFIX: Final = ".rules.yml"
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - where a pod finds it
 _KUEUE_PORT: Final = 8443
 _KUEUE_PODS: Final[Mapping[str, str]] = {NAME_LABEL: "kueue", "control-plane": "controller-manager"}
-#: The role of Kueue's release that may read its metrics.
+#: Role of Kueue's release that may read its metrics.
 _KUEUE_READER: Final = "kueue-metrics-reader"
 _OFTEN: Final = "15s"
 _SELDOM: Final = "30s"
@@ -89,7 +89,7 @@ _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 
 def prometheus_objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
-    """All of its objects."""
+    """Return the objects of Prometheus."""
     files = _files(platform)
     server = _server(stack, files)
     return [
@@ -126,7 +126,7 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> Server:
     )
 
 
-# --- its configuration ---
+# --- configuration ---
 
 
 def _files(platform: Platform) -> Mapping[str, str]:
@@ -140,7 +140,7 @@ def _files(platform: Platform) -> Mapping[str, str]:
 
 
 def _jobs(platform: Platform) -> list[Part]:
-    """What is scraped: the pods of the engine, and with Kueue those of kube-state-metrics."""
+    """Return the scrape jobs: the engine's pods, and with Kueue those of kube-state-metrics."""
     if platform.engine is Engine.KUEUE:
         exporter = _job(NAME, NAMESPACE, {NAME_LABEL: NAME}, PORT)
         kueue = _job("kueue", NAMESPACES[Engine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
@@ -149,7 +149,7 @@ def _jobs(platform: Platform) -> list[Part]:
             "authorization": {"credentials_file": _TOKEN},
             "tls_config": {"insecure_skip_verify": True},
         }
-        # kube-state-metrics has the labels of the objects that it tells of, not its own.
+        # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **over_tls}, {**exporter, "scrape_interval": _SELDOM, "honor_labels": True}]
     pods = labels(settings_of(platform))
     operator = _job("batchyard-operator", NAMESPACES[Engine.BATCHYARD], pods, HEALTH_PORT)
@@ -161,7 +161,7 @@ def _jobs(platform: Platform) -> list[Part]:
 
 
 def _job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
-    """A scrape of the running pods with these labels, at a port."""
+    """Return a scrape job for the running pods with these labels, at a port."""
     kept = [_keep(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
     address = {
         "source_labels": ["__meta_kubernetes_pod_ip"],
@@ -181,11 +181,11 @@ def _keep(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
-# --- its rights ---
+# --- rbac ---
 
 
 def access_objects(platform: Platform) -> list[Obj]:
-    """What lets it find the engine's pods, and with Kueue read its metrics; applied with the engine's namespace."""
+    """Return RBAC objects in the engine's namespace: finding its pods, and with Kueue reading its metrics."""
     found = _finding_pods(platform, NAMESPACES[platform.engine])
     if platform.engine is Engine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
@@ -195,7 +195,7 @@ def access_objects(platform: Platform) -> list[Obj]:
 
 
 def _finding_pods(platform: Platform, namespace: str) -> list[Obj]:
-    """The right to list pods, in one namespace alone."""
+    """Return the right to list pods in one namespace."""
     name = f"{platform.name}-{PROMETHEUS_NAME}"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role, subjects = role_ref("Role", name), subjects_of(PROMETHEUS_NAME)
