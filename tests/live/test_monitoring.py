@@ -103,7 +103,7 @@ def every_expression() -> list[str]:
 def without_data() -> list[str]:
     """The metrics of which docs/metrics.md says that they have no data here."""
     text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
-    part = text.partition("## What has no data\n")[2].partition("\n## ")[0]
+    part = text.partition("## Metrics without data\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| `(\w+)`", part, re.MULTILINE)
 
 

@@ -12,7 +12,7 @@ from batchyard.metrics.registry import HISTOGRAM
 #: Written from Kueue's reference of its metrics: name, kind, labels. All have `replica_role` too, but for one.
 UPSTREAM = [line.split() for line in (Path(__file__).parent / "kueue.txt").read_text("utf-8").splitlines()]
 DOC = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
-NOT_TOLD = DOC.partition("## What is not told\n")[2].partition("\n## ")[0]
+NOT_TOLD = DOC.partition("## Metrics not served\n")[2].partition("\n## ")[0]
 #: How many buckets, of 1, 2.5, 5, 10 and so on; Kueue's pkg/metrics/metrics.go.
 SIXTEEN = (
     "kueue_admission_wait_time_seconds",
