@@ -1,7 +1,7 @@
 """HTTP/1.1 on a connection: its requests are answered one after the other, in the order in which they came.
 
 No logic beyond translation, and bounds in time. There is no task and no ASGI between a connection and the platform:
-docs/decisions/0020-the-wire.md says why.
+docs/decisions/0020-http-without-asgi.md says why.
 """
 
 import asyncio
