@@ -1,7 +1,7 @@
 """HTTP/1.1 protocol of a connection: its requests are answered in order, one at a time.
 
 It only translates, and enforces timeouts. Neither a task nor ASGI is between a connection and the platform; the
-reasons are in docs/decisions/0020-the-wire.md.
+reasons are in docs/decisions/0020-http-without-asgi.md.
 """
 
 import asyncio
