@@ -68,7 +68,7 @@ class Shadowing:
         self.told = Shadowed()
         wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
         client = RestClient(wiring, KINDS)
-        self._looking = Looking(client, line, kernel, self._how, tell=self.told.findings.append)
+        self._looking = Looking(client, line, kernel, self._how, report=self.told.findings.append)
         self.followers = self._looking.followers
         client.on_news = self._looking.heard
         client.start()

@@ -288,9 +288,9 @@ class Ledger:
         clusters = self._reader.list(scheme.CLUSTER)
         return clusters[0] if clusters else None
 
-    def _when(self, told: Instant | None, now: Instant) -> Instant:
+    def _when(self, recorded: Instant | None, now: Instant) -> Instant:
         """Return the time of an event as its object records it, but never in a closed period or in the future."""
-        return now if told is None else max(self.begun, min(told, now))
+        return now if recorded is None else max(self.begun, min(recorded, now))
 
     def _close(self, name: str, at: Instant, now: Instant) -> None:
         machine = self._machines.get(name)
@@ -304,9 +304,9 @@ class Ledger:
 
     def _take(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
         machine = self._machines[view.node_name]
-        told = bound_at(pod)
-        at = max(machine.opened, self._when(told, now))
-        bound = at if told is None else min(at, told)
+        recorded = bound_at(pod)
+        at = max(machine.opened, self._when(recorded, now))
+        bound = at if recorded is None else min(at, recorded)
         self._settle(machine, at)
         share = min(WHOLE - machine.taken, _share(view, machine))
         interval = checkpoint_interval([pod, *jobs_above(pod, self._reader.get)])

@@ -100,8 +100,8 @@ def specs_of(
         if any(amount):
             _spec(specs, place).setdefault("lines", []).append(_line(place, amount))
     for (of, place), amount in sorted(settled.items()):
-        told = {"of": format_time(of), **_line(place, amount)}
-        _spec(specs, place).setdefault("settled", []).append(told)
+        entry = {"of": format_time(of), **_line(place, amount)}
+        _spec(specs, place).setdefault("settled", []).append(entry)
     return specs
 
 
@@ -301,8 +301,8 @@ def ended_at(pod: Obj) -> Instant | None:
     """Return the time at which the last container of a pod ended, or None if one of the times is not recorded."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     ends = [(state.get("terminated") or {}).get("finishedAt") for state in states]
-    told = [end for end in ends if end is not None]
-    return max(map(parse_time, told)) if told and len(told) == len(ends) else None
+    known = [end for end in ends if end is not None]
+    return max(map(parse_time, known)) if known and len(known) == len(ends) else None
 
 
 def owner_of(pod: Obj, workload: Obj | None, device: str) -> Owner:

@@ -99,9 +99,9 @@ def _dated(changes: Iterable[WatchEvent], before: Record | None, now: Instant) -
 def _latest(obj: Obj) -> Instant:
     """Return the latest timestamp in an object."""
     status = obj.get("status") or {}
-    told = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
-    told += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
-    latest = max((parse_time(text) for text in told if text), default=0)
+    times = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
+    times += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
+    latest = max((parse_time(text) for text in times if text), default=0)
     return max(latest, ended_at(obj) or 0)
 
 

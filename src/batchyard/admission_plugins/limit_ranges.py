@@ -67,8 +67,8 @@ def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
     for limit_range in ranges:
         messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
         if messages:
-            told = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-            raise RefusedForNow(f"{forbidden(pod)}: {told}")
+            message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+            raise RefusedForNow(f"{forbidden(pod)}: {message}")
 
 
 def _completed(pod: Obj, limit_range: Obj) -> Obj:

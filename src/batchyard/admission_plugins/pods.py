@@ -158,5 +158,5 @@ def check_default(priority_class: Obj, default: Obj | None) -> None:
         return
     name = default["metadata"]["name"]
     if name != priority_class["metadata"]["name"]:
-        told = f"PriorityClass {name} is already marked as default. Only one default can exist"
-        raise Forbidden(f"{forbidden(priority_class)}: {told}")
+        message = f"PriorityClass {name} is already marked as default. Only one default can exist"
+        raise Forbidden(f"{forbidden(priority_class)}: {message}")

@@ -45,8 +45,8 @@ def _is_managed_above(job: Obj, find: Find) -> bool:
     """Report whether an ancestor job is managed by a queue. Raises Forbidden if an ancestor is missing."""
     above = ancestry(job, find)
     if above.missing is not None:
-        told = f'{above.missing.kind} "{above.missing.name}" not found'
-        raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {told}')
+        message = f'{above.missing.kind} "{above.missing.name}" not found'
+        raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {message}')
     return above.managed is not None
 
 

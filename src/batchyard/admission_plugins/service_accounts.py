@@ -52,8 +52,8 @@ def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT
     account = find(Key(scheme.SERVICE_ACCOUNT, namespace, name))
     if account is None:
-        told = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-        raise RefusedForNow(f"{forbidden(pod, is_named=False)}: {told}")
+        message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+        raise RefusedForNow(f"{forbidden(pod, is_named=False)}: {message}")
     done = {**spec, "serviceAccountName": name, "serviceAccount": name}
     if _mounts(pod, account):
         done |= _mounted(spec, volume)
@@ -101,15 +101,15 @@ def _mirror(pod: Obj) -> Obj:
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
-    told = ""
+    message = ""
     if spec.get("serviceAccountName"):
-        told = "a mirror pod may not reference service accounts"
+        message = "a mirror pod may not reference service accounts"
     elif spec.get("imagePullSecrets") or any("secret" in volume for volume in volumes) or any(_secrets_of(spec)):
-        told = "a mirror pod may not reference secrets"
+        message = "a mirror pod may not reference secrets"
     elif any("serviceAccountToken" in source for source in sources):
-        told = "a mirror pod may not use ServiceAccountToken volume projections"
-    if told:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {told}")
+        message = "a mirror pod may not use ServiceAccountToken volume projections"
+    if message:
+        raise Forbidden(f"{forbidden(pod, is_named=False)}: {message}")
     return pod
 
 

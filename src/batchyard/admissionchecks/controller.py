@@ -206,9 +206,9 @@ class _Asking:
 
     def _refuse(self, case: Case, message: str) -> None:
         """Set the check's message to why no request can be created, once."""
-        told = checks.with_check(self._workload, {**case.check, "message": cut_message(message)}, self._now)
-        if told is not self._workload:
-            self._outcome.writes.append(UpdateStatus(told))
+        updated = checks.with_check(self._workload, {**case.check, "message": cut_message(message)}, self._now)
+        if updated is not self._workload:
+            self._outcome.writes.append(UpdateStatus(updated))
             self._outcome.events.append(self._event("Warning", "FailedCreate", message))
 
     def _hand_over(self, request: Obj) -> None:

@@ -85,8 +85,8 @@ def _judge_request(case: Case, request: Obj, config: Config, workload: Obj) -> C
         updates = _pod_set_updates(case, request, config)
         return {**check, "state": READY, "message": _message(request, PROVISIONED), "podSetUpdates": updates}
     if is_true(request, ACCEPTED):
-        told = find_condition(request, PROVISIONED)
-        return check if told is None else {**check, "state": PENDING, "message": told.get("message", "")}
+        condition = find_condition(request, PROVISIONED)
+        return check if condition is None else {**check, "state": PENDING, "message": condition.get("message", "")}
     return {**check, "state": PENDING, "message": ""}
 
 
@@ -94,12 +94,12 @@ def _retried(case: Case, config: Config, why: str, message: str) -> Check:
     """Retry if retries are left; a request of an answered attempt changes only the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
-    told = {**case.check, "message": f"{why}: {message}"}
+    updated = {**case.check, "message": f"{why}: {message}"}
     retries = case.check.get("retryCount", 0)
     if case.attempt <= retries:
-        return told
+        return updated
     wait = backoff(config.backoff_base, config.backoff_max, retries + 1)
-    return {**told, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
+    return {**updated, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
 
 
 def _pod_set_updates(case: Case, request: Obj, config: Config) -> list[Mapping[str, Any]]:
@@ -125,5 +125,5 @@ def _without_updates(check: Check) -> Check:
 
 
 def _message(request: Obj, kind: str) -> str:
-    told = find_condition(request, kind)
-    return "" if told is None else str(told.get("message", ""))
+    condition = find_condition(request, kind)
+    return "" if condition is None else str(condition.get("message", ""))

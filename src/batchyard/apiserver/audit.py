@@ -36,7 +36,7 @@ Auditor: TypeAlias = Callable[[Audited], None]
 def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any]:
     """Return the audit event of a request; `number` counts the events since the start."""
     request, path, answer = audited.known, audited.path, audited.answer
-    query = f"?{urlencode(request.said or request.query)}" if request.query else ""
+    query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",

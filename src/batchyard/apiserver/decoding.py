@@ -142,5 +142,5 @@ def _check_place(metadata: Mapping[str, Any], path: ResourcePath) -> None:
     if path.namespace and metadata.get("namespace") != path.namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if path.name and metadata.get("name") != path.name:
-        told = f"the name of the object ({metadata.get('name', '')}) does not match"
-        raise bad_request(f"{told} the name on the URL ({path.name})")
+        message = f"the name of the object ({metadata.get('name', '')}) does not match"
+        raise bad_request(f"{message} the name on the URL ({path.name})")

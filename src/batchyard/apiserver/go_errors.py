@@ -41,8 +41,8 @@ def time_fault(text: str, *, is_micro: bool) -> str | None:
     for name, fits in layout:
         match = re.compile(fits, re.ASCII).match(left)
         if match is None:
-            told = f'"{"".join(each for each, _ in layout)}": cannot parse {_quoted(left)} as "{name}"'
-            return f"parsing time {_quoted(text)} as {told}"
+            message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quoted(left)} as "{name}"'
+            return f"parsing time {_quoted(text)} as {message}"
         found[name] = match[0]
         if name in _RANGES:
             what, lowest, highest = _RANGES[name]

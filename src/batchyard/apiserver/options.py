@@ -55,8 +55,8 @@ class DeleteOptions(NamedTuple):
         )
         for what, asked, there, happened in wanted:
             if asked and asked != there:
-                told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
-                return f"{told}. The object might have been {happened}"
+                message = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
+                return f"{message}. The object might have been {happened}"
         return ""
 
 
@@ -147,9 +147,9 @@ def _grace(value: Any) -> int | None:
 
 
 def _invalid(kind: str, faults: list[FieldError]) -> Refused:
-    told = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+    message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
     details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
-    return Refused(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {told}', details)
+    return Refused(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
 
 
 # --- list options ---
@@ -238,7 +238,7 @@ def _unsupported(match: str, supported: str) -> FieldError:
 def _check(found: Iterator[FieldError]) -> None:
     if faults := tuple(found):
         listed = ", ".join(map(str, faults))
-        told = f"ListOptions.meta.k8s.io is invalid: {listed if len(faults) == 1 else f'[{listed}]'}"
+        message = f"ListOptions.meta.k8s.io is invalid: {listed if len(faults) == 1 else f'[{listed}]'}"
         raise Refused(
-            422, "Invalid", told, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
+            422, "Invalid", message, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
         )

@@ -26,19 +26,19 @@ class Request(NamedTuple):
     #: The client address.
     source: str = ""
     #: All query parameters in order, including repeated ones.
-    said: tuple[tuple[str, str], ...] = ()
+    query_items: tuple[tuple[str, str], ...] = ()
 
     def made_by(self, user: User) -> "Request":
         """Return the request with another user."""
-        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source, self.said)
+        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source, self.query_items)
 
     def saying(self, body: bytes) -> "Request":
         """Return the request with a body."""
-        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source, self.said)
+        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items)
 
     def all_of(self, name: str) -> list[str]:
         """Return all values of a repeatable query parameter."""
-        return [value for key, value in self.said if key == name]
+        return [value for key, value in self.query_items if key == name]
 
     def flag(self, name: str) -> bool:
         """Report whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""

@@ -107,11 +107,11 @@ class Autoscaler:
     def __init__(self, index: ScalingIndex) -> None:
         self._index = index
         self._last_scan: Instant | None = None
-        self._told: dict[str, str] = {}
+        self._last_messages: dict[str, str] = {}
 
     def told_about(self, pod: str) -> str:
         """Return the last message for a pending pod, by uid; '' if none."""
-        return self._told.get(pod, "")
+        return self._last_messages.get(pod, "")
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the cluster's key if the change requires a scan."""
@@ -131,7 +131,7 @@ class Autoscaler:
         if next_scan > now:
             return Outcome(requeue_at=next_scan)
         self._last_scan = now
-        looked = Scan(self._index, reader, Situation(cluster, settings, now), self._told).run()
+        looked = Scan(self._index, reader, Situation(cluster, settings, now), self._last_messages).run()
         dues = [due for due in (leaving.requeue_at, looked.requeue_at) if due is not None]
         looked.requeue_at = min(dues, default=None)
         return looked

@@ -49,7 +49,7 @@ class Failures:
                 due = machine.created + limit
                 self.look_at = due if self.look_at is None else min(due, self.look_at)
             else:
-                message = f"Nodes added to group {group.id} failed to register within {_told(limit)}"
+                message = f"Nodes added to group {group.id} failed to register within {_format_duration(limit)}"
                 self._fail(machine, Failure(_TIMEOUT, message))
 
     def count_of(self, group: GroupName) -> int:
@@ -76,7 +76,7 @@ class Failures:
         known = self.backoffs.get(key)
         self.backoffs[key] = after_failure(known, failure, self._now)
         if self.backoffs[key] is not known:
-            self._tell(group, failure)
+            self._record_event(group, failure)
 
     def _together(self, group: NodeGroup, machine: Machine) -> Sequence[Machine]:
         """Return the machines that are deleted together: a slice is deleted as a whole."""
@@ -101,7 +101,7 @@ class Failures:
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else begins_at(cluster, reservation)
 
-    def _tell(self, group: NodeGroup, failure: Failure) -> None:
+    def _record_event(self, group: NodeGroup, failure: Failure) -> None:
         is_late = failure.code == _TIMEOUT
         reason = "ScaleUpTimedOut" if is_late else "FailedToScaleUpGroup"
         message = failure.message if is_late else f"Scale-up failed for group {group.id}: {failure.message}"
@@ -122,7 +122,7 @@ def _status(text: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {BACKOFFS: text}}
 
 
-def _told(duration: Duration) -> str:
+def _format_duration(duration: Duration) -> str:
     """Format a duration as in Go: 15m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     hours, minutes = divmod(minutes, 60)

@@ -148,16 +148,16 @@ _STATES: Final[Mapping[str, State]] = {
 }
 
 
-def telling(request: Obj, said: Said, now: Instant) -> Obj:
+def telling(request: Obj, condition: Said, now: Instant) -> Obj:
     """Return the request with the condition set; the same object if nothing changes."""
     status = request.get("status") or {}
     before = status.get("conditions") or []
     conditions = with_condition(
         before if isinstance(before, list) else list(before),
-        type=said.type,
-        status=said.status,
-        reason=said.reason,
-        message=said.message,
+        type=condition.type,
+        status=condition.status,
+        reason=condition.reason,
+        message=condition.message,
         now=now,
         generation=request["metadata"].get("generation"),
     )

@@ -102,7 +102,7 @@ _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
 #: Reason and start of the message by cause, the reported cause first.
-_TOLD: Final[Mapping[str, tuple[str, str]]] = {
+_MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
     _INFEASIBLE: (
         "ProvisioningRequestSingleZoneInfeasible",
         "Provisioning Request cannot be scheduled in a single zone of a single nodepool",
@@ -145,7 +145,7 @@ def choose_group(pods: Sequence[PodView], scale_up: ScaleUp, maker: PoolMaker | 
     if not options and maker is not None:
         options = [option for option in maker.options(pods, scale_up) if not option.left]
     if not options:
-        return _tell(skips)
+        return _condition_for(skips)
     ready = [option for option in options if _is_known(option, scale_up)]
     return best_option(ready or options, scale_up.situation.settings)
 
@@ -179,16 +179,16 @@ def _is_known(option: Option, scale_up: ScaleUp) -> bool:
     return known >= len(option.nodes)
 
 
-def _tell(skips: Mapping[NodeGroup, Skip]) -> Said:
+def _condition_for(skips: Mapping[NodeGroup, Skip]) -> Said:
     """Return the condition for the first cause that occurs."""
-    for cause, (reason, beginning) in _TOLD.items():
+    for cause, (reason, beginning) in _MESSAGES.items():
         pools = {group.name.pool: skip.details for group, skip in skips.items() if skip.cause == cause}
         if pools:
-            return Said(FAILED, True, reason, f"{beginning}{_told(cause, pools)}")
+            return Said(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
     return _NO_POOL
 
 
-def _told(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
+def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     detailed = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
         return f". Predicate checking errors: {_cut(detailed, _MISFITS_TOLD_MAX)}"
@@ -197,5 +197,5 @@ def _told(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     return f", affected nodepools: {_cut(sorted(pools), _POOLS_TOLD_MAX)}"
 
 
-def _cut(told: Sequence[str], most: int) -> str:
-    return ", ".join([*told[:most], *(["..."] if len(told) > most else [])])
+def _cut(items: Sequence[str], most: int) -> str:
+    return ", ".join([*items[:most], *(["..."] if len(items) > most else [])])

@@ -93,14 +93,14 @@ class CapacityRequest:
         due = (since(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= count:
-            return self._tell(CONSUMED)
-        return self._tell(RESERVATION_OVER) if due <= self._now else Outcome(requeue_at=due)
+            return self._set_condition(CONSUMED)
+        return self._set_condition(RESERVATION_OVER) if due <= self._now else Outcome(requeue_at=due)
 
     def _provision(self) -> Outcome:
         """Check or provision the capacity if a try is due."""
         expires = created(self._request) + EXPIRES_AFTER
         if expires <= self._now:
-            return self._tell(EXPIRED)
+            return self._set_condition(EXPIRED)
         refused = since(self._request, PROVISIONED)
         if refused is not None:
             due, upcoming = next_tries(refused, self._now, self._situation.settings.scan_interval)
@@ -109,12 +109,12 @@ class CapacityRequest:
         pods = requested_pods(self._request, self._reader)
         if pods is None:
             missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-            return self._tell(Said(FAILED, True, "FailedToCreatePods", tell_missing(self._request, missing)))
+            return self._set_condition(Said(FAILED, True, "FailedToCreatePods", tell_missing(self._request, missing)))
         with self._index.nodes.what_if():
-            said, writes = self._try(pods)
-        told = telling(telling(self._request, TAKEN_UP, self._now), said, self._now)
-        writes += [UpdateStatus(told)] if told is not self._request else []
-        return Outcome(writes, requeue_at=self._now + _FIRST_WAIT if said is CAPACITY_LATER else None)
+            condition, writes = self._try(pods)
+        updated = telling(telling(self._request, TAKEN_UP, self._now), condition, self._now)
+        writes += [UpdateStatus(updated)] if updated is not self._request else []
+        return Outcome(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
     def _try(self, pods: Sequence[PodView]) -> tuple[Said, list[Write]]:
         """Return the resulting condition, and the writes that provision capacity for all the pods."""
@@ -132,9 +132,9 @@ class CapacityRequest:
             writes += [Create(new_instance(group.pool, group.name.zone, self._situation.cluster))] * count
         return CAPACITY_MADE if writes else CAPACITY_FOUND, writes
 
-    def _tell(self, said: Said) -> Outcome:
-        told = telling(self._request, said, self._now)
-        return Outcome() if told is self._request else Outcome([UpdateStatus(told)])
+    def _set_condition(self, condition: Said) -> Outcome:
+        updated = telling(self._request, condition, self._now)
+        return Outcome() if updated is self._request else Outcome([UpdateStatus(updated)])
 
 
 def next_tries(refused: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
@@ -177,8 +177,8 @@ class ProvisioningRequests:
         """Advance a request if a scan is due. If it was deleted, delete its ResizeRequest too."""
         request = reader.get(key)
         if request is None:
-            asked = resize_request_key(key)
-            return Outcome([] if reader.get(asked) is None else [Delete(asked)])
+            resize_request = resize_request_key(key)
+            return Outcome([] if reader.get(resize_request) is None else [Delete(resize_request)])
         if states.is_for_another(request):
             return Outcome()
         self._index.catch_up(reader)

@@ -65,17 +65,17 @@ class QueuedRequest:
         state, until = state_of(self._request), valid_until(self._request)
         if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
             if until is not None and until <= self._now:
-                return self._tell(WAITED_TOO_LONG)
+                return self._set_condition(WAITED_TOO_LONG)
             if is_for_many_zones(self._request):
-                return self._tell(UNKNOWN_STRATEGY)
+                return self._set_condition(UNKNOWN_STRATEGY)
         match state:
             case State.UNINITIALIZED:
                 return self._begin()
             case State.PENDING:
                 outcome = self._queue()
             case State.ACCEPTED:
-                said = answer_of(self._resize_request)
-                outcome = Outcome() if said is None else self._tell(said)
+                condition = answer_of(self._resize_request)
+                outcome = Outcome() if condition is None else self._set_condition(condition)
             case State.PROVISIONED:
                 outcome = self._after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
             case State.BOOKING_EXPIRED:
@@ -93,7 +93,7 @@ class QueuedRequest:
     def _begin(self) -> Outcome:
         """Accept responsibility for the request; delete a stale ResizeRequest of the same name."""
         stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
-        return Outcome([*stale, *self._tell(NOT_ACCEPTED).writes])
+        return Outcome([*stale, *self._set_condition(NOT_ACCEPTED).writes])
 
     def _queue(self) -> Outcome:
         """Choose a node group for the whole request and create its ResizeRequest; once that exists, set Accepted."""
@@ -101,17 +101,17 @@ class QueuedRequest:
             return Outcome(requeue_at=self._next_scan())
         missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing:
-            said = missing_templates(self._request, missing, is_final=not self._may_retry())
-            return self._retry(said)
+            condition = missing_templates(self._request, missing, is_final=not self._may_retry())
+            return self._retry(condition)
         if self._resize_request is not None:
             return self._accept(self._resize_request)
         found = self._choose()
         if isinstance(found, Said):
-            said = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
-            return self._retry(said)
+            condition = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
+            return self._retry(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
-            return self._tell(fault)
+            return self._set_condition(fault)
         pool: list[Write] = [Create(found.group.pool)] if found.is_new_pool else []
         return Outcome([*pool, Create(new_resize_request(self._request, found.group, len(found.nodes)))])
 
@@ -140,9 +140,9 @@ class QueuedRequest:
     def _may_retry(self) -> bool:
         return self._now < created(self._request) + RETRY_TIME
 
-    def _retry(self, said: Said) -> Outcome:
+    def _retry(self, condition: Said) -> Outcome:
         """Set the condition, and requeue while the request may still be retried."""
-        outcome = self._tell(said)
+        outcome = self._set_condition(condition)
         if self._may_retry():
             outcome.requeue_at = self._next_scan()
         return outcome
@@ -152,10 +152,10 @@ class QueuedRequest:
 
     # --- later ---
 
-    def _after(self, kind: str, wait: Duration, said: Said) -> Outcome:
+    def _after(self, kind: str, wait: Duration, condition: Said) -> Outcome:
         """Set a condition a given time after another condition became True."""
         due = (since(self._request, kind) or self._now) + wait
-        return self._tell(said) if due <= self._now else Outcome(requeue_at=due)
+        return self._set_condition(condition) if due <= self._now else Outcome(requeue_at=due)
 
     def _end(self, kind: str) -> Outcome:
         """Delete the request once its final condition is older than the retention time."""
@@ -174,9 +174,9 @@ class QueuedRequest:
             _look_again(outcome, due)
         return outcome
 
-    def _tell(self, said: Said) -> Outcome:
-        told = telling(self._request, said, self._now)
-        return Outcome() if told is self._request else Outcome([UpdateStatus(told)])
+    def _set_condition(self, condition: Said) -> Outcome:
+        updated = telling(self._request, condition, self._now)
+        return Outcome() if updated is self._request else Outcome([UpdateStatus(updated)])
 
 
 def _look_again(outcome: Outcome, when: Instant | None) -> None:

@@ -30,12 +30,12 @@ class Scan:
     """One loop over the cluster. The last message of each pod is kept by uid, to suppress repeated Events."""
 
     def __init__(
-        self, index: ScalingIndex, reader: Reader, situation: Situation, told: MutableMapping[str, str]
+        self, index: ScalingIndex, reader: Reader, situation: Situation, last_messages: MutableMapping[str, str]
     ) -> None:
         self._index = index
         self._reader = reader
         self._situation = situation
-        self._told = told
+        self._last_messages = last_messages
         self._now = situation.now
         self._failures = Failures(index, reader, situation.now)
         self.outcome = Outcome()
@@ -128,7 +128,7 @@ class Scan:
         self.outcome.writes += self._failures.writes()
         self.outcome.events += self._failures.events
         self._ask(scale_up)
-        self._tell(scale_up)
+        self._record_pod_events(scale_up)
         if removals is not None:
             self._mark(removals)
             self._look_again(removals.look_at)
@@ -141,21 +141,21 @@ class Scan:
             instance = new_instance(group.pool, group.name.zone, self._situation.cluster)
             self.outcome.writes += [Create(instance)] * count
 
-    def _tell(self, scale_up: ScaleUp) -> None:
+    def _record_pod_events(self, scale_up: ScaleUp) -> None:
         """Emit the Events of scaled-up and refused pods; requeue when the backoff of a group ends."""
         for uid, groups in scale_up.helped.items():
-            self._tell_pod(uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.tell_increase(groups)}")
+            self._record_pod_event(uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.tell_increase(groups)}")
         for uid, why in scale_up.refused.items():
-            self._tell_pod(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
+            self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
         if scale_up.refused:
             self._look_again(scale_up.backoffs_end())
-        for uid in [uid for uid in self._told if uid not in self._index.pending]:
-            del self._told[uid]
+        for uid in [uid for uid in self._last_messages if uid not in self._index.pending]:
+            del self._last_messages[uid]
 
-    def _tell_pod(self, uid: str, reason: str, message: str) -> None:
-        if self._told.get(uid) == message:
+    def _record_pod_event(self, uid: str, reason: str, message: str) -> None:
+        if self._last_messages.get(uid) == message:
             return
-        self._told[uid] = message
+        self._last_messages[uid] = message
         pod = self._index.pending[uid]
         key = Key(scheme.POD, pod.namespace, pod.name)
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))

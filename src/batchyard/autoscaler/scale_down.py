@@ -208,7 +208,7 @@ class ScaleDown:
             (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single).append(candidate)
         for group, hosts in slices.items():
             if len(hosts) == self._fleet.size(group) and not group.size.least:
-                self._let_go(hosts)
+                self._mark_removed(hosts)
                 budget -= len(hosts)
         single.sort(key=lambda candidate: bool(self._moving[candidate.name]))
         for candidate in single:
@@ -217,7 +217,7 @@ class ScaleDown:
                 self.removals.look_again(self._situation.now + self._situation.settings.scan_interval)
                 return
             if self._may_shrink(candidate.group):
-                self._let_go([candidate])
+                self._mark_removed([candidate])
                 budget -= 1
                 drains -= not is_empty
 
@@ -225,7 +225,7 @@ class ScaleDown:
         least = self._fleet.size(group) > group.size.least and self._fleet.pool_size(group) > group.total.least
         return least and self._limits.may_go(group.uses)
 
-    def _let_go(self, candidates: Sequence[Candidate]) -> None:
+    def _mark_removed(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
             self._limits.take(candidate.group.uses, -1)

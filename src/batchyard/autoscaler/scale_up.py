@@ -173,12 +173,12 @@ class ScaleUp:
 
     def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
         """Format the growth of groups as in upstream's Events: `[{pool 0->2 (max: 24)}]`."""
-        told = [
+        texts = [
             f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
             f"(max: {min(group.size.most, group.total.most)})}}"
             for group in groups
         ]
-        return f"[{' '.join(told)}]"
+        return f"[{' '.join(texts)}]"
 
     def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
         """Return the kinds of pods that fit a new node of the group."""

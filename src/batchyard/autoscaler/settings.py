@@ -84,25 +84,25 @@ class ScalingSettings:
 
 def settings_of(cluster: Obj) -> ScalingSettings:
     """Return the settings of a Cluster."""
-    said: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _NOTHING
-    profile = Profile(said.get("profile", Profile.BALANCED.value))
+    autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _NOTHING
+    profile = Profile(autoscaling.get("profile", Profile.BALANCED.value))
     unneeded, after_add = _PATIENCE[profile]
-    provisioning = said.get("autoProvisioning")
+    provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
         profile=profile,
-        expander=said.get("expander", "least-waste"),
-        priorities=tuple(said.get("priorities") or ()),
-        scan_interval=_duration(said, "scanInterval", _SCAN_INTERVAL),
-        patience=Patience(_duration(said, "unneededTime", unneeded), after_add),
-        utilization_threshold=quantity.parse(said.get("utilizationThreshold", _THRESHOLD)),
-        provision_time=_duration(said, "maxNodeProvisionTime", _PROVISION_TIME),
+        expander=autoscaling.get("expander", "least-waste"),
+        priorities=tuple(autoscaling.get("priorities") or ()),
+        scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
+        patience=Patience(_duration(autoscaling, "unneededTime", unneeded), after_add),
+        utilization_threshold=quantity.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
+        provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
         limits={row["resource"]: _limit(row) for row in (provisioning or _NOTHING).get("limits") or ()},
         makes_pools=provisioning is not None,
     )
 
 
-def _duration(said: Mapping[str, Any], field: str, default: Duration) -> Duration:
-    return parse_duration(said[field]) if field in said else default
+def _duration(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
+    return parse_duration(autoscaling[field]) if field in autoscaling else default
 
 
 def _limit(row: Mapping[str, Any]) -> Limit:

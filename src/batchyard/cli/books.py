@@ -52,7 +52,7 @@ def books_of(result: Result) -> dict[str, Any]:
         ],
         "teams": [{"team": line.team, **_use(line)} for line in result.costs.by_team],
     }
-    return {"costs": costs, "recoveries": [loss.told(EPOCH) for loss in result.losses]}
+    return {"costs": costs, "recoveries": [loss.document(EPOCH) for loss in result.losses]}
 
 
 def _use(line: Line) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         else:
             changed = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES}/{quote(name)}/status", {"status": changed["status"]})
-    told = f"is being reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
-    output.tell(f"batchyard: the machine of node {name} {told}")
+    message = f"is being reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
+    output.tell(f"batchyard: the machine of node {name} {message}")
 
 
 def drain_node(folder: Path, name: str) -> None:
@@ -91,13 +91,13 @@ def drain_node(folder: Path, name: str) -> None:
         owner.patch(f"{_NODES}/{quote(name)}", {"spec": {"unschedulable": True}})
         found = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
         pods = [] if found is None else drain(found["items"], _OPTIONS).evicted
-        refused = {_shown(pod): told for pod in pods if (told := _evict(owner, pod))}
-    for pod, told in refused.items():
-        output.tell(f"batchyard: pod {pod} was not evicted: {told}")
-    told = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods were evicted"
+        refused = {_shown(pod): message for pod in pods if (message := _evict(owner, pod))}
+    for pod, message in refused.items():
+        output.tell(f"batchyard: pod {pod} was not evicted: {message}")
+    message = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods were evicted"
     if refused:
-        output.fail(f"batchyard: {told}; run the command again once the others can be evicted")
-    output.tell(f"batchyard: {told}; kubectl uncordon {name} makes it schedulable again")
+        output.fail(f"batchyard: {message}; run the command again once the others can be evicted")
+    output.tell(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
 
 
 @contextmanager
@@ -117,8 +117,8 @@ def _machine_of(owner: _Owner, name: str) -> Obj:
     if instance is None:
         if owner.get(f"{_NODES}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
-        told = "has no simulated machine: --crash and --reclaim require a simulated node"
-        output.fail(f"batchyard: node {name} {told}; --drain works for every node")
+        message = "has no simulated machine: --crash and --reclaim require a simulated node"
+        output.fail(f"batchyard: node {name} {message}; --drain works for every node")
     phase = instances.phase_of(instance)
     if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
         state = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"

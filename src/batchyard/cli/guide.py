@@ -143,8 +143,8 @@ def _beside(seen: Seen) -> printing.Table:
 def _compared(seen: Seen, queue: str) -> list[str]:
     saw, is_exact = seen.step.saw(queue), seen.step.is_exact(queue)
     agrees = seen.rows[queue] == saw
-    said = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
-    return [str(saw.pending), str(saw.admitted), said]
+    message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
+    return [str(saw.pending), str(saw.admitted), message]
 
 
 def _jobs(guide: Played) -> Sequence[Obj]:

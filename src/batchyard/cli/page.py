@@ -35,8 +35,8 @@ def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
         link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
-        told = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
-        output.tell(f"batchyard: {told}")
+        message = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
+        output.tell(f"batchyard: {message}")
     elif looker.name:
         output.fail(
             "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"

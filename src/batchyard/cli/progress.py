@@ -89,5 +89,5 @@ class Counting:
         self._seen[part] = None
         if self._bar is not None:
             (task,) = self._bar.task_ids
-            told = f"{self._what} {part}: {self._count:,} objects"
-            self._bar.update(task, completed=len(self._seen), description=told)
+            message = f"{self._what} {part}: {self._count:,} objects"
+            self._bar.update(task, completed=len(self._seen), description=message)

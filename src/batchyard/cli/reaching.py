@@ -77,8 +77,8 @@ def answered(target: Target, path_in: Callable[[str], str]) -> Mapping[str, Any]
 def _running(folder: Path) -> Process:
     running = process_in(folder)
     if running is None:
-        told = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
-        raise UnreachableError(f"no platform runs in {folder}: {told}")
+        message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
+        raise UnreachableError(f"no platform runs in {folder}: {message}")
     return running
 
 

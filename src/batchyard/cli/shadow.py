@@ -39,8 +39,8 @@ def summary(counts: Counts) -> str:
     """The result in one line."""
     agreed = sum(counts.agreed.values())
     parted = ", ".join(f"{count} {name}" for name, count in sorted(counts.parted.items()))
-    told = f"{agreed} decisions of upstream as predicted, {counts.divergences} divergences"
-    return f"{told}: {parted}" if parted else told
+    message = f"{agreed} decisions of upstream as predicted, {counts.divergences} divergences"
+    return f"{message}: {parted}" if parted else message
 
 
 async def _until_told(wanted: Wanted, write: Callable[[Finding], None]) -> Counts:

@@ -68,8 +68,8 @@ def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
         return read
     running = process_in(where.data_dir)
     if running is None:
-        told = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
-        raise ClusterError(f"no platform runs in {where.data_dir}: {told}")
+        message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
+        raise ClusterError(f"no platform runs in {where.data_dir}: {message}")
 
     async def own() -> Access:
         return access_of_owner(running, where.data_dir)
@@ -106,7 +106,7 @@ async def _configure(reading: Reading, wire: HttpTransport) -> None:
     if reading.configuration is None:
         found = await configuration_of(wire)
         reading.configuration = found.configuration
-        reading.of_configuration = found.told if found.configuration is not None or found.is_lacking else ""
+        reading.of_configuration = found.message if found.configuration is not None or found.is_lacking else ""
     if reading.configuration is not None:
         reading.beside = list(told_beside(reading.configuration))
         reading.configuration = decisive(reading.configuration)

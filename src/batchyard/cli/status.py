@@ -123,12 +123,12 @@ def _of_images(local: Mapping[str, Any]) -> str:
     ways = [_way(engine) for engine in local["engines"]]
     if not ways:
         return "only those of --image; for others: apt-get install podman runc, or docker"
-    said = f"{ways[0]} images without --image"
-    said += "".join(
+    message = f"{ways[0]} images without --image"
+    message += "".join(
         f"; {way} images of --image NAME={engine['name']}:"
         for way, engine in zip(ways[1:], local["engines"][1:], strict=True)
     )
-    return said + (f"; podman cannot run them itself: {local['runsNone']}" if local["runsNone"] else "")
+    return message + (f"; podman cannot run them itself: {local['runsNone']}" if local["runsNone"] else "")
 
 
 def _way(engine: Mapping[str, Any]) -> str:

@@ -60,8 +60,8 @@ def _facts(found: Document) -> Iterator[str]:
     for number, text in enumerate((found.get("preemption") or {}).get("alternatives") or ()):
         yield from _fact("instead" if number == 0 else "", text)
     for check in found.get("checks") or ():
-        said = f": {check['message']}" if check.get("message") else ""
-        yield from _fact("check", f"{check['name']} is {check['state']}{said}")
+        message = f": {check['message']}" if check.get("message") else ""
+        yield from _fact("check", f"{check['name']} is {check['state']}{message}")
     for request in found.get("requests") or ():
         yield from _fact("request", f"{request['name']}: {request['told']}")
     for label, text in (found.get("facts") or {}).items():

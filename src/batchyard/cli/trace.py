@@ -67,7 +67,7 @@ def _shown(report: TraceReport, result: Result | None, form: Output) -> str:
     if form not in (Output.JSON, Output.YAML):
         tables = report_tables(report, wide=form is Output.WIDE)
         return tables if result is None else f"{tables}\n{shown(result, form)}"
-    document: dict[str, Any] = report.told()
+    document: dict[str, Any] = report.api_document()
     if result is not None:
         document["objects"] = {kind: list(objs) for kind, objs in result.objects.items() if objs}
     return render_json(document) if form is Output.JSON else render_yaml(document)

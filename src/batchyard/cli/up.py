@@ -84,8 +84,8 @@ def _end(running: Process, folder: Path) -> None:
         with suppress(ProcessLookupError):
             os.kill(running.guard, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
-        told = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
-        output.fail(f"{told}; kill -9 {running.pid} ends it without losing acknowledged writes")
+        message = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
+        output.fail(f"{message}; kill -9 {running.pid} ends it without losing acknowledged writes")
     output.tell(f"batchyard: {running.url} has ended, its data is kept")
 
 
@@ -99,8 +99,8 @@ def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
         return
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
-        told = f"batchyard: {pods} of this machine still run: `batchyard up` adopts them"
-        output.tell(f"{told}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
+        message = f"batchyard: {pods} of this machine still run: `batchyard up` adopts them"
+        output.tell(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
         output.tell(f"batchyard: ending {pods}, which can take up to {GRACE} s")
@@ -124,8 +124,8 @@ def _prepare(folder: Path) -> None:
         output.fail(f"batchyard: {error}")
     running = process_in(folder)
     if running is not None:
-        told = f"batchyard: {folder}: a platform already runs here, pid {running.pid}, {running.url}"
-        output.fail(f"{told}; end it with: batchyard down --data-dir {quote(str(folder))}")
+        message = f"batchyard: {folder}: a platform already runs here, pid {running.pid}, {running.url}"
+        output.fail(f"{message}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
 def _run_behind(wanted: Wanted) -> None:
@@ -183,9 +183,9 @@ def _alone(log: Path) -> Iterator[None]:
 
 def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:
     """End the command with the output of a process that exited before it listened."""
-    told = log.read_bytes()[before:].decode("utf-8", "replace").strip()
+    message = log.read_bytes()[before:].decode("utf-8", "replace").strip()
     silent = f"batchyard: the platform exited with code {code} before it listened; {log} gives no reason"
-    output.fail(told or f"{silent}; check the free disk space, or start it without --detach")
+    output.fail(message or f"{silent}; check the free disk space, or start it without --detach")
 
 
 def _arguments(wanted: Wanted) -> list[str]:

@@ -43,8 +43,8 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
     except (JournalError, PortError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        told = f"{error.filename or place.folder}: {error.strerror}"
-        output.fail(f"batchyard: {told}; check its free disk space and permissions")
+        message = f"{error.filename or place.folder}: {error.strerror}"
+        output.fail(f"batchyard: {message}; check its free disk space and permissions")
     output.tell("batchyard: ended, its data is kept")
 
 
@@ -64,8 +64,8 @@ def cluster_of(wanted: Wanted) -> Obj | None:
     local = cluster["spec"].get("local")
     if local is None:
         if is_about_pods:
-            told = f"batchyard: {wanted.cluster}: {_OF_PODS} are for pods of this machine"
-            output.fail(f"{told}, which is not a node of this Cluster; add spec.local to it")
+            message = f"batchyard: {wanted.cluster}: {_OF_PODS} are for pods of this machine"
+            output.fail(f"{message}, which is not a node of this Cluster; add spec.local to it")
         return cluster
     if wanted.speed != 1:
         output.fail("batchyard: real processes cannot be sped up: leave out --speed if this machine is a node")

@@ -139,7 +139,7 @@ class Informer:
         self._knows_where, self.revision = True, revision_of(page)
         return self._differences(found, self.revision)
 
-    def told(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
+    def watched(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
         """Process lines of a watch; an empty sequence means that the server has responded."""
         self.trouble = ""
         self._has_told = self._has_told or bool(lines)

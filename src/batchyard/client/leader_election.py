@@ -194,10 +194,10 @@ class Leadership:
         self._tries = 0
         self._is_over = False
         #: Called with an error that hides the state of the Lease, once for each different error.
-        self.on_trouble: Callable[[str], None] = _nobody_told
+        self.on_trouble: Callable[[str], None] = _ignore_trouble
         self._trouble = ""
-        self.on_leading: Callable[[], None] = _nobody
-        self.on_lost: Callable[[], None] = _nobody
+        self.on_leading: Callable[[], None] = _noop
+        self.on_lost: Callable[[], None] = _noop
 
     def start(self) -> None:
         """Start trying."""
@@ -248,7 +248,7 @@ class Leadership:
     def _answered(self, answer: HttpAnswer) -> None:
         if self._is_over:
             return
-        self._tell_trouble(answer)
+        self._report_trouble(answer)
         following = self._election.answered(answer, self._timers.now())
         if following is not None:
             self._ask(following)
@@ -262,7 +262,7 @@ class Leadership:
             return
         self._timers.call_at(self._timers.now() + self._wait(), self._try)
 
-    def _tell_trouble(self, answer: HttpAnswer) -> None:
+    def _report_trouble(self, answer: HttpAnswer) -> None:
         is_usual = answer.code in _ABSENT or lease_in(answer) is not None
         trouble = "" if is_usual else trouble_of(answer)
         if trouble and trouble != self._trouble:
@@ -286,9 +286,9 @@ class Leadership:
             self._timers.call_soon(self.on_lost)
 
 
-def _nobody() -> None:
+def _noop() -> None:
     pass
 
 
-def _nobody_told(_trouble: str) -> None:
+def _ignore_trouble(_trouble: str) -> None:
     pass

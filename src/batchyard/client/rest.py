@@ -80,12 +80,12 @@ class RestClient:
         #: The last writes of kinds that are not watched.
         self._written: OrderedDict[Key, Obj] = OrderedDict()
         #: Called when a list or a watch has received something or failed.
-        self.on_news: Callable[[Informer], None] = _nobody
+        self.on_news: Callable[[Informer], None] = _ignore_news
 
     def start(self) -> None:
         """Start to list and watch."""
         for informer in self.informers.values():
-            self._go_on(informer)
+            self._send_next(informer)
 
     @property
     def is_synced(self) -> bool:
@@ -139,13 +139,13 @@ class RestClient:
         informer = self.informers.get(kind)
         return kind_info(kind).storage_version if informer is None else informer.version
 
-    def _go_on(self, informer: Informer) -> None:
+    def _send_next(self, informer: Informer) -> None:
         """Send the next request of an informer, after its wait."""
         following = informer.following()
         transport = self._wiring.transport
         if following.is_watch:
-            told, ended = partial(self._watch_told, informer), partial(self._watch_ended, informer)
-            ask = partial(transport.watch, following.request, told, ended)
+            watched, ended = partial(self._watched, informer), partial(self._watch_ended, informer)
+            ask = partial(transport.watch, following.request, watched, ended)
         else:
             ask = partial(transport.send, following.request, partial(self._listed, informer))
         if following.wait:
@@ -156,15 +156,15 @@ class RestClient:
 
     def _listed(self, informer: Informer, answer: HttpAnswer) -> None:
         self._deliver(informer, informer.listed(answer))
-        self._go_on(informer)
+        self._send_next(informer)
 
-    def _watch_told(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._deliver(informer, informer.told(lines))
+    def _watched(self, informer: Informer, lines: Sequence[bytes]) -> None:
+        self._deliver(informer, informer.watched(lines))
 
     def _watch_ended(self, informer: Informer, answer: HttpAnswer) -> None:
         informer.ended(answer)
         self.on_news(informer)
-        self._go_on(informer)
+        self._send_next(informer)
 
     def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
         """Deliver changes to listeners, then results to the writers that waited for them."""
@@ -248,5 +248,5 @@ def _result_of(written: Written, known: Obj | None) -> WriteResult:
     return WriteResult(known or {"apiVersion": info.api_version, "kind": info.kind, "metadata": place})
 
 
-def _nobody(_informer: Informer) -> None:
+def _ignore_news(_informer: Informer) -> None:
     pass

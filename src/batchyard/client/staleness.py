@@ -28,11 +28,11 @@ _PAUSE: Final = SECOND
 class CaughtUp:
     """The state of the check. A callback runs when `known_to` advances."""
 
-    def __init__(self, client: RestClient, transport: Transport, timers: Kernel, told: Callable[[], None]) -> None:
+    def __init__(self, client: RestClient, transport: Transport, timers: Kernel, caught_up: Callable[[], None]) -> None:
         self._client = client
         self._transport = transport
         self._timers = timers
-        self._told = told
+        self._on_caught_up = caught_up
         #: All changes before this time have been received.
         self.known_to: Instant = 0
         self._is_asking = False
@@ -53,7 +53,7 @@ class CaughtUp:
             del self._open[informer.info.constant]
             if not self._open:
                 self._is_asking, self.known_to = False, self._asked_at
-                self._told()
+                self._on_caught_up()
 
     def _ask_all(self) -> None:
         self._asked_at = self._timers.now()

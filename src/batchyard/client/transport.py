@@ -45,7 +45,7 @@ class Transport(Protocol):
     def watch(
         self,
         request: HttpRequest,
-        told: Callable[[Sequence[bytes]], None],
+        received: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
         """Send a watch request; call back with lines as they arrive, first with none, and once at its end."""
@@ -78,13 +78,13 @@ class ReadingOnly:
     def watch(
         self,
         request: HttpRequest,
-        told: Callable[[Sequence[bytes]], None],
+        received: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
         """Send a watch request; WriteRefusedError for any other."""
         if request.method != _READS or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
-        self._transport.watch(request, told, ended)
+        self._transport.watch(request, received, ended)
 
 
 # --- rate limit ---

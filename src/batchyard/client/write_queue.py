@@ -95,7 +95,7 @@ class Outbox:
         #: The number of responses by method and code.
         self.answers: Counter[tuple[str, int]] = Counter()
         #: Called with each rejection to report; a successful write of the object resets its count.
-        self.on_refused: Callable[[str], None] = _nobody_told
+        self.on_refused: Callable[[str], None] = _ignore_refusal
         self._refused: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
@@ -232,7 +232,7 @@ def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
         return None
 
 
-def _nobody_told(_trouble: str) -> None:
+def _ignore_refusal(_trouble: str) -> None:
     pass
 
 

@@ -35,7 +35,7 @@ _LOST: Final = frozenset({0, 502, 504})
 _UNKNOWN_USER: Final = 401
 _TIMEOUT: Final = 504
 _TOO_LARGE: Final = "Too large resource version"
-_TOLD_MAX: Final = 200
+_BODY_SHOWN_MAX: Final = 200
 _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
 
@@ -116,31 +116,31 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
     """
     if 200 <= answer.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
-    told = str(status.get("message") or answer.trouble or trouble_of(answer))
+    message = str(status.get("message") or answer.trouble or trouble_of(answer))
     if answer.code == 404:
-        return NotFound(told)
+        return NotFound(message)
     if answer.code == 409:
-        return Conflict(told)
+        return Conflict(message)
     if answer.code == 403:  # rights change, and no watch reports it
-        return NamespaceTerminating(told) if _says(status, "NamespaceTerminating") else RefusedForNow(told)
+        return NamespaceTerminating(message) if _says(status, "NamespaceTerminating") else RefusedForNow(message)
     if answer.code == 422:
         return InvalidObject(
             [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
-            or [FieldError("", told)]
+            or [FieldError("", message)]
         )
-    return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {told}")
+    return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
 
 
 def trouble_of(answer: HttpAnswer) -> str:
     """Describe why a request failed; the text is the same for all requests unless the cause is specific to this one."""
     if answer.code == 200:
         return f"the response is not from the Kubernetes API: {_text_of(answer.body) or 'empty body'}"
-    told = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
+    reason = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
     if not answer.code:
-        return f"no answer: {told}"
+        return f"no answer: {reason}"
     if answer.code == _UNKNOWN_USER:
-        return f"{answer.code}: {told}: the server rejects the credentials of the kubeconfig"
-    return f"{answer.code}: {told}"
+        return f"{answer.code}: {reason}: the server rejects the credentials of the kubeconfig"
+    return f"{answer.code}: {reason}"
 
 
 def is_ahead(answer: HttpAnswer) -> bool:
@@ -190,7 +190,7 @@ def holds(stored: Any, sent: Any) -> bool:
 
 def _text_of(body: bytes) -> str:
     """Return the beginning of a body that is no Status, on one line."""
-    return " ".join(body[:_TOLD_MAX].decode("utf-8", "replace").split())
+    return " ".join(body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").split())
 
 
 def _options(write: Delete) -> Obj:

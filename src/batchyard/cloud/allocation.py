@@ -55,16 +55,16 @@ class Allocation:
 
     def run(self) -> None:
         """Serve all pending requests."""
-        for ask in sorted(self._asks(), key=lambda ask: ask.turn):
+        for ask in sorted(self._pending_requests(), key=lambda ask: ask.turn):
             if ask.request is not None:
                 self._serve_request(ask.request)
             else:
                 self._serve(ask.instances)
 
-    def _asks(self) -> Iterator[Ask]:
+    def _pending_requests(self) -> Iterator[Ask]:
         """Yield the requests that may be served; a slice is one request."""
         slices: dict[str, list[Obj]] = {}
-        for name, pool_name in self._index.asking.items():
+        for name, pool_name in self._index.pending.items():
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
             if pool is None or instance is None or not _may_be_served(instance, pool):
                 continue
@@ -80,11 +80,11 @@ class Allocation:
             if request is not None:
                 yield Ask(_turn(request), (), request)
 
-    def _is_growing(self, name: str, asking: int) -> bool:
+    def _is_growing(self, name: str, pending: int) -> bool:
         """Whether the autoscaler or the pool will still create further Instances of a slice."""
         pool = self._pool(name)
         hosts = 1 if pool is None else hosts_of_slice(pool, self._catalog)
-        if pool is None or asking + self._index.hosts_in(name) >= hosts:
+        if pool is None or pending + self._index.hosts_in(name) >= hosts:
             return False
         return is_autoscaled(pool) or wants_itself(pool, hosts)
 
@@ -135,11 +135,11 @@ class Allocation:
         failed = next((name for name, phase in phases.items() if phase == FAILED), None)
         if failed is not None:
             self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
-            self._tell(request, FAILED_STATE, self._refusal_of(failed))
+            self._set_state(request, FAILED_STATE, self._refusal_of(failed))
         elif missing > 0:
             self._serve_missing(request, missing)
         elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
-            self._tell(request, SUCCEEDED, None)
+            self._set_state(request, SUCCEEDED, None)
 
     def _serve_missing(self, request: Obj, count: int) -> None:
         """Create `count` Instances if all can be allocated now; wait for capacity, but fail permanent errors."""
@@ -147,7 +147,7 @@ class Allocation:
         pool = self._pool(spec["pool"])
         if pool is None or spec["zone"] not in zones_of(pool, self._cluster):
             message = f"There is no node pool {spec['pool']} in zone {spec['zone']}."
-            self._tell(request, FAILED_STATE, Refusal(INVALID_ARGUMENT, message))
+            self._set_state(request, FAILED_STATE, Refusal(INVALID_ARGUMENT, message))
             return
         instance = new_instance(pool, spec["zone"], self._cluster, resize_request=request)
         slot = slot_of(instance)
@@ -155,15 +155,15 @@ class Allocation:
         never, shortage = invalid(slot, pool, self._catalog), self._stock.capacity_refusal(demand, count)
         if never is None and shortage is not None:
             self._wait_for(shortage)
-            self._tell(request, ACCEPTED, shortage)
+            self._set_state(request, ACCEPTED, shortage)
             return
         never = never or self._stock.quota_refusal(demand, count)
         if never is not None:
-            self._tell(request, FAILED_STATE, never)
+            self._set_state(request, FAILED_STATE, never)
             return
         self._stock.take(demand, count)
         self.writes += [Create(instance)] * count
-        self._tell(request, ACCEPTED, None)
+        self._set_state(request, ACCEPTED, None)
 
     def _refusal_of(self, name: str) -> Refusal | None:
         """Return why an Instance failed."""
@@ -171,7 +171,7 @@ class Allocation:
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else Refusal(error["code"], error["message"])
 
-    def _tell(self, request: Obj, state: str, why_not: Refusal | None) -> None:
+    def _set_state(self, request: Obj, state: str, why_not: Refusal | None) -> None:
         """Write the state of a ResizeRequest, if it changed."""
         old = request.get("status") or {}
         conditions = with_condition(

@@ -29,7 +29,7 @@ class CapacityIndex:
     def __init__(self) -> None:
         self._held: dict[str, Slot] = {}
         self._counts: dict[Slot, int] = {}
-        self._asking: dict[str, str] = {}
+        self._pending: dict[str, str] = {}
         self._requests: dict[str, None] = {}
         self._of_request: dict[str, dict[str, str]] = {}
 
@@ -39,9 +39,9 @@ class CapacityIndex:
         return self._counts
 
     @property
-    def asking(self) -> Mapping[str, str]:
+    def pending(self) -> Mapping[str, str]:
         """The names of Instances without a machine, failed ones included, with their pools."""
-        return self._asking
+        return self._pending
 
     @property
     def requests(self) -> Sequence[str]:
@@ -64,19 +64,19 @@ class CapacityIndex:
             helps = self._note_request(event)
         else:
             helps = event.old is None or event.old["spec"] != event.obj["spec"]
-        return helps and bool(self._asking or self._requests)
+        return helps and bool(self._pending or self._requests)
 
     def _note_instance(self, event: WatchEvent) -> bool:
         name, instance = event.key.name, event.obj
         gone = event.type is EventType.DELETED
         phase, slot = phase_of(instance), slot_of(instance)
-        asks = not gone and not is_leaving(instance) and phase in {"", FAILED}
+        is_pending = not gone and not is_leaving(instance) and phase in {"", FAILED}
         freed = self._note_held(name, None if gone or not _holds(instance) else slot)
-        new = asks and name not in self._asking
-        if asks:
-            self._asking[name] = slot.pool
+        new = is_pending and name not in self._pending
+        if is_pending:
+            self._pending[name] = slot.pool
         else:
-            self._asking.pop(name, None)
+            self._pending.pop(name, None)
         return self._note_of_request(instance, gone) or freed or new
 
     def _note_held(self, name: str, slot: Slot | None) -> bool:

@@ -156,17 +156,17 @@ class _Machine:
         if is_off(self.instance):
             return Outcome([*_removal(self.node), released])
         # The last watch event carries the end of billing.
-        told = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        stopped = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         released = Update(with_metadata(released.obj, resourceVersion=None))
-        return Outcome([*_removal(self.node), UpdateStatus(told), released])
+        return Outcome([*_removal(self.node), UpdateStatus(stopped), released])
 
     def _off_at(self) -> Instant:
         """Return when a deleted Instance is off: at once, unless its system runs and must shut down."""
-        asked, stop = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
+        deleted_at, stop = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
         if phase_of(self.instance) not in {RUNNING, STOPPING}:
-            return asked
-        off = asked + self._drawn("shutdown")
-        return off if stop is None else min(off, max(stop, asked))
+            return deleted_at
+        off = deleted_at + self._drawn("shutdown")
+        return off if stop is None else min(off, max(stop, deleted_at))
 
     def _drawn(self, step: str) -> Duration:
         """Return the duration of a step. Initial machines need no time to start."""

@@ -45,7 +45,7 @@ class NodePools:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed(key.name))
-        return Outcome([*plan.asked, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at)
+        return Outcome([*plan.creations, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at)
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
         """Return the write of the pool's status, if it changed."""

@@ -137,7 +137,7 @@ class PoolPlan:
     pool: Obj
     cluster: Obj
     now: Instant
-    asked: list[Write] = field(default_factory=list)
+    creations: list[Write] = field(default_factory=list)
     rest: list[Write] = field(default_factory=list)
     look_at: Instant | None = None
     conditions: list[Condition] = field(init=False)
@@ -150,11 +150,11 @@ class PoolPlan:
         """The number of machines that are created and deleted together."""
         return hosts_of_slice(self.pool, catalog_of(self.cluster))
 
-    def says(self, kind: str) -> bool:
+    def has_condition(self, kind: str) -> bool:
         """Whether a condition of the pool is true."""
         return is_true({"conditions": self.conditions}, kind)
 
-    def say(self, kind: str, holds: bool, reason: str, message: str) -> None:
+    def set_condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
         """Set a condition of the pool."""
         self.conditions = with_condition(
             self.conditions, type=kind, status=holds, reason=reason, message=message, now=self.now
@@ -167,7 +167,7 @@ class PoolPlan:
         instance = new_instance(self.pool, zone, self.cluster)
         if self.now == start_of(self.cluster):
             instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
-        self.asked += [Create(instance)] * count
+        self.creations += [Create(instance)] * count
 
     def give_up(self, members: Iterable[Member]) -> None:
         """Delete Instances, except those that are already being deleted."""
@@ -199,7 +199,7 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequen
     if not is_autoscaled(plan.pool):
         staying = [member for member in members.values() if not member.leaving and member not in lost]
         _keep_count(plan, staying)
-    elif not plan.says(INITIALIZED):
+    elif not plan.has_condition(INITIALIZED):
         _begin(plan, members)
 
 
@@ -217,7 +217,7 @@ def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
     wanted = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.make(zone, wanted - sum(member.zone == zone for member in members.values()))
-    plan.say(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+    plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
 
 
 def _least_missed(members: list[Member]) -> list[Member]:
@@ -258,7 +258,7 @@ def _take_down(plan: PoolPlan, hosts: list[Member], crashed: Instant, reader: Re
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
     if is_autoscaled(plan.pool):
-        plan.say(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
+        plan.set_condition(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
     plan.give_up(hosts)
 
 
@@ -285,10 +285,10 @@ def _ask_for_all(plan: PoolPlan, hosts: list[Member]) -> None:
     """Request the missing machines of a slice; set the conditions once all are requested."""
     if wants_itself(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.make(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
-    elif is_autoscaled(plan.pool) and not plan.says(INITIALIZED):
-        plan.say(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
-    elif plan.says(RECREATING):
-        plan.say(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
+    elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
+        plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+    elif plan.has_condition(RECREATING):
+        plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
 
 
 def wants_itself(pool: Obj, hosts: int) -> bool:

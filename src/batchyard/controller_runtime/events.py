@@ -55,7 +55,7 @@ _ACTIONS: Final[Mapping[tuple[str, str], str]] = {
 }
 
 #: The key of a series: component, reference to the object with its revision, type, reason.
-_Told: TypeAlias = tuple[str, tuple[str, ...], str, str]
+_SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 
 @dataclass(slots=True)
@@ -75,21 +75,21 @@ class EventSeries:
     def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
         self._client = client
         self._numbers = numbers
-        self._told: Remembered[_Told, _Series] = Remembered()
+        self._recent: Remembered[_SeriesKey, _Series] = Remembered()
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
-    def tell(self, now: Instant, component: str, record: EventRecord) -> None:
+    def publish(self, now: Instant, component: str, record: EventRecord) -> None:
         """Count another occurrence of a recent Event, or create a new one."""
         about = reference_to(self._client, record.regarding)
-        told = component, tuple(about.values()), record.type, record.reason
-        known = self._told.recall(told)
+        key = component, tuple(about.values()), record.type, record.reason
+        known = self._recent.recall(key)
         if known is not None and now - known.last >= FINISHED_AFTER:
             known = None
         stored = None if known is None else self._client.get(known.event)
         if known is None or (stored is None and not known.is_under_way):
             event = self._event(now, component, record, about)
             begun = _Series(key_of(event), now)
-            self._told.remember(told, begun)
+            self._recent.remember(key, begun)
             self._client.submit([Create(event)], partial(self._made, begun))
             return
         known.last, known.count = now, known.count + 1
@@ -106,9 +106,9 @@ class EventSeries:
 
     def _count(self, series: _Series, stored: Obj) -> None:
         """Write the number of occurrences into an Event."""
-        told = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
+        series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
-        self._client.submit([Update({**stored, "metadata": metadata, "series": told})], let_it_be)
+        self._client.submit([Update({**stored, "metadata": metadata, "series": series_status})], let_it_be)
 
     def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
         key, reason = record.regarding, record.reason
@@ -184,7 +184,7 @@ def component_of(controller: str) -> str:
 
 
 #: The key for deduplication: component, object, type, reason, message.
-_EventsTold: TypeAlias = tuple[str, Key, str, str, str]
+_EventKey: TypeAlias = tuple[str, Key, str, str, str]
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class EventRecorder:
         self._client = client
         self._numbers = count(1)
         self._series = EventSeries(client, host, self._numbers)
-        self._told: Remembered[_EventsTold, Key] = Remembered()
+        self._recent: Remembered[_EventKey, Key] = Remembered()
         self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
         self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
 
@@ -218,27 +218,27 @@ class EventRecorder:
         """Record an event, unless the limit of its object is exceeded."""
         component = component_of(controller)
         if component in COMPONENTS:
-            if self._may_tell(now, component, record.regarding):
-                self._series.tell(now, component, record)
+            if self._take_token(now, component, record.regarding):
+                self._series.publish(now, component, record)
             return
         regarding, type_, reason, message, _ = record
-        told = message
+        deduplicated = message
         if self._is_one_of_many(now, (component, regarding, type_, reason), message):
-            told, message = _COMBINED, _COMBINED + message
-        if self._may_tell(now, component, regarding):
-            self._tell(now, (component, regarding, type_, reason, told), message)
+            deduplicated, message = _COMBINED, _COMBINED + message
+        if self._take_token(now, component, regarding):
+            self._count_or_create(now, (component, regarding, type_, reason, deduplicated), message)
 
-    def _tell(self, now: Instant, told: _EventsTold, message: str) -> None:
+    def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
         """Raise the count of an earlier Event, or create a new one."""
-        known = self._told.recall(told)
+        known = self._recent.recall(key)
         stored = self._client.get(known) if known is not None else None
         if stored is not None:
             times = stored.get("count", 1) + 1
             again = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
             self._client.submit([Update(again)], let_it_be)
             return
-        event = self._event(now, told, message)
-        self._told.remember(told, key_of(event))
+        event = self._event(now, key, message)
+        self._recent.remember(key, key_of(event))
         self._client.submit([Create(event)], let_it_be)
 
     def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
@@ -255,7 +255,7 @@ class EventRecorder:
             del messages[next(iter(messages))]
         return len(messages) > SIMILAR_MAX
 
-    def _may_tell(self, now: Instant, component: str, regarding: Key) -> bool:
+    def _take_token(self, now: Instant, component: str, regarding: Key) -> bool:
         """Take a token for an object; return False if none is left."""
         budget = self._budget.recall((component, regarding))
         if budget is None:
@@ -266,8 +266,8 @@ class EventRecorder:
         budget.since, budget.left = now, left - 1 if may else left
         return may
 
-    def _event(self, now: Instant, told: _EventsTold, message: str) -> Obj:
-        component, key, type_, reason, _ = told
+    def _event(self, now: Instant, event_key: _EventKey, message: str) -> Obj:
+        component, key, type_, reason, _ = event_key
         at = format_time(now)
         return {
             "apiVersion": "v1",

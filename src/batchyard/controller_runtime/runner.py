@@ -264,13 +264,13 @@ class Runner:
         self._flights -= 1
         lane, key, error = flight.lane, flight.key, flight.error
         wanted = lane.land(key)
-        events = flight.told()
+        events = flight.recorded_events()
         if error is None:
             lane.conclude(is_delayed=flight.outcome.requeue_at is not None)
             if events or lane.failures:
                 self._succeed(lane, key, events)
         else:
-            self._record(lane, [*events, *_told_of_refusal(lane, flight)])
+            self._record(lane, [*events, *_refusal_events(lane, flight)])
         lane.errors += error is not None
         if error is not None and not _is_for_good(error):
             self._retry(lane, key, error, are_independent=flight.outcome.independent)
@@ -354,7 +354,7 @@ class _Flight:
         else:
             writer.submit(outcome.writes, self.land)
 
-    def told(self) -> Sequence[EventRecord]:
+    def recorded_events(self) -> Sequence[EventRecord]:
         """Return the events to record: all of the outcome if it succeeded."""
         if self.error is None:
             return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
@@ -378,7 +378,7 @@ class _Flight:
             self.runner._landed(self)
 
 
-def _told_of_refusal(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
+def _refusal_events(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
     """Return an Event about a write rejected at least twice, unless its controller reports rejections itself."""
     error, refused = flight.error, flight.refused
     if refused is None or flight.outcome.if_refused is not None or not lane.failures.get(flight.key):

@@ -22,8 +22,8 @@ _encode = msgspec.json.Encoder().encode
 
 def report(pages: Pages) -> str:
     """Return the report of all views."""
-    told = _encode({**pages.time(), "models": _models(pages)}).decode()
-    embedded = told.replace("<", "\\u003c")  # valid JSON that cannot close the script element
+    message = _encode({**pages.time(), "models": _models(pages)}).decode()
+    embedded = message.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style = f"<style>\n{_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded}</script>'
     script = f'<script type="module">\n{script_of_all()}</script>'

@@ -201,8 +201,8 @@ def _refusal(budget: Obj) -> Refusal | None:
     if len(status.get("disruptedPods") or ()) > _DISRUPTED_MAX:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         cause = "too many pending evictions not confirmed by PDB controller"
-        told = f"{subject} does not allow evicting pods currently: {cause}"
-        return Refusal(403, "Forbidden", f"{start}: {why}", told)
+        detail = f"{subject} does not allow evicting pods currently: {cause}"
+        return Refusal(403, "Forbidden", f"{start}: {why}", detail)
     return None if allowed else Refusal(429, "TooManyRequests", _VIOLATION, _why_none(budget, subject))
 
 

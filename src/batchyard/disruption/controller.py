@@ -79,13 +79,13 @@ class DisruptionBudgets:
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _told(outcome, obj, failed_status(obj, str(error), now))
         if scale.unmanaged:
-            told = f"Pods selected by this PodDisruptionBudget (selector: {_shown(spec_of(obj))}) {_UNMANAGED}"
-            outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", told))
+            message = f"Pods selected by this PodDisruptionBudget (selector: {_shown(spec_of(obj))}) {_UNMANAGED}"
+            outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
         gone = disrupted(obj, pods, now)
         for pod in gone.not_deleted:
-            told = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
+            message = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
-            outcome.events.append(EventRecord(name, "Warning", "NotDeleted", told))
+            outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if gone.look_at is None else gone.look_at + 1
         return _told(outcome, obj, status_of(obj, pods, scale, gone.pods, now))
 

@@ -139,8 +139,8 @@ class AdmittedWorkloads:
         part["priority"] = view.priority
         evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
         if evicted is not None and evicted["status"] == "True":
-            told = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
-            return {**part, "state": EVICTED, "summary": told, "facts": {"since": evicted["lastTransitionTime"]}}
+            summary = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
+            return {**part, "state": EVICTED, "summary": summary, "facts": {"since": evicted["lastTransitionTime"]}}
         if admitted is None or admitted["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._checked(workload)}
         part["facts"] = slim(since=admitted["lastTransitionTime"], preemptible=self._preemptible(view))
@@ -151,16 +151,17 @@ class AdmittedWorkloads:
     def _checked(self, workload: Obj) -> Part:
         checks = [slim(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)]
         requests = [
-            slim(kind=each["kind"], name=_name(each), told=_conditions_text(each)) for each in self._requests(workload)
+            slim(kind=each["kind"], name=_name(each), **{"told": _conditions_text(each)})
+            for each in self._requests(workload)
         ]
         part = slim(checks=checks, requests=requests)
         waiting = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting:
             return {**part, "summary": "it has quota, and is admitted next"}
         first = waiting[0]
-        said = f": {first['message']}" if first.get("message") else ""
-        told = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){said}"
-        return {**part, "summary": told, "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document()}
+        detail = f": {first['message']}" if first.get("message") else ""
+        text = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){detail}"
+        return {**part, "summary": text, "binding": Binding(CHECK, text, "AdmissionCheck", first["name"]).document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
@@ -182,8 +183,8 @@ class AdmittedWorkloads:
         nodes = sorted({node: None for pod in found if (node := pods.node_of(pod))})
         where = f" on {_some(nodes)}" if nodes else ""
         if starting:
-            told = _container_text(starting[0]) or "its containers start"
-            text = f"{len(starting)} of {len(found)} pods are not ready{where}: {told}"
+            reason = _container_text(starting[0]) or "its containers start"
+            text = f"{len(starting)} of {len(found)} pods are not ready{where}: {reason}"
             binding = Binding(STARTING, text, "Pod", _name(starting[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding.document()}
         wanted = sum(holding.pods for holding in workload_view(workload).holdings)
@@ -208,14 +209,14 @@ class AdmittedWorkloads:
         flavor = _flavor_of(workload)
         kind, where = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
         binding = Binding(limit, word or why, kind, where, flavor)
-        told = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
+        result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
         holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
         shown = [each._replace(flavor=flavor).document(asker) for each in holders[:_SHOWN_MAX]]
-        told |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        result |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
         if limit in {CAPACITY, LIMITS, TOPOLOGY}:
             asked = node_changes([pod_view(each) for each in unplaced], holders, self._capacity, asker)
-            told |= slim(changes=[each.document() for each in asked])
-        return told
+            result |= slim(changes=[each.document() for each in asked])
+        return result
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.told_about(pod["metadata"].get("uid", ""))
@@ -250,8 +251,8 @@ def ended(workload: Obj) -> Part:
     """Explain a finished Workload."""
     finished = find_condition(workload, "Finished")
     assert finished is not None
-    told = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
-    return {"state": FINISHED, "summary": told.rstrip(": ")}
+    summary = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
+    return {"state": FINISHED, "summary": summary.rstrip(": ")}
 
 
 def _assigned(admission: Mapping[str, Any]) -> list[Part]:
@@ -264,8 +265,8 @@ def _assigned(admission: Mapping[str, Any]) -> list[Part]:
 def _conditions_text(request: Obj) -> str:
     """Return the conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
-    told = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
-    return "; ".join(told) or "not accepted yet"
+    texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
+    return "; ".join(texts) or "not accepted yet"
 
 
 def _container_text(pod: Obj) -> str:
@@ -274,20 +275,20 @@ def _container_text(pod: Obj) -> str:
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):
             if kind in state:
-                said = [state[kind][field] for field in ("reason", "message") if state[kind].get(field)]
-                return f"container {status['name']} {kind}: {': '.join(said)}" if said else ""
+                details = [state[kind][field] for field in ("reason", "message") if state[kind].get(field)]
+                return f"container {status['name']} {kind}: {': '.join(details)}" if details else ""
     return ""
 
 
 def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
     """Describe a pod: its phase, node and scheduling gates, and why it does not run."""
-    told = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
+    message = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
     return slim(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
         node=pods.node_of(pod),
         gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
         scheduler=_scheduler_text(pod),
-        autoscaler=told,
+        autoscaler=message,
         containers=_container_text(pod),
     )
 

@@ -129,8 +129,8 @@ def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
         kind, name = ("Workload", decision.head.workload.name) if is_own else ("ClusterQueue", queue)
         return Binding(MISCONFIGURED, why.message, kind, name)
     if why.reason == messages.SUSPENDED and (found := index.snapshot.queues.get(queue)) is not None and found.in_cycle:
-        told = f"{why.message}: the parents of Cohort {found.view.cohort} lead into a cycle"
-        return Binding(MISCONFIGURED, told, "Cohort", found.view.cohort)
+        text = f"{why.message}: the parents of Cohort {found.view.cohort} lead into a cycle"
+        return Binding(MISCONFIGURED, text, "Cohort", found.view.cohort)
     if why.reason == messages.SUSPENDED:
         return Binding(STOPPED, why.message, "ClusterQueue", queue)
     return None
@@ -157,8 +157,8 @@ class Occupant(NamedTuple):
         """Return the holder as a part of the document."""
         holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
         name = asker.name_of(self.key) if self.key else "pods without a Workload"
-        told = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
-        return {**told, "priority": self.priority, "holds": holds, "borrows": False}
+        fields = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
+        return {**fields, "priority": self.priority, "holds": holds, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
@@ -182,11 +182,11 @@ def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, rea
     own = f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
     others = [each for key, each in found.items() if key != own]
     held = [(snapshot.holder(each.key), each) for each in others]
-    told = [
+    occupants = [
         each if holder is None else each._replace(queue=holder.queue.name, priority=holder.priority)
         for holder, each in held
     ]
-    return sorted(told, key=lambda each: (-each.amounts.get(scarce, 0), each.key))
+    return sorted(occupants, key=lambda each: (-each.amounts.get(scarce, 0), each.key))
 
 
 def _count(found: dict[str, Occupant], pod: Obj, view: PodView, asked: tuple[Sequence[str], Reader]) -> None:

@@ -65,30 +65,30 @@ class Capacity:
         """Return the autoscaler's last message about a pod, given its uid; '' if it has none."""
         return self._autoscaler.told_about(pod)
 
-    def limit_of(self, told: str, now: Instant) -> tuple[str, str]:
+    def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit that an autoscaler message refers to, and the pool; '' if the pool is not known."""
-        if told.startswith(_TRIGGERED):
+        if message.startswith(_TRIGGERED):
             return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
-        if IN_BACKOFF in told:
+        if IN_BACKOFF in message:
             backoffs = self._backoffs(now)
             codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
-        return (LIMITS if _LIMITED in told and FULL not in told else CAPACITY), ""
+        return (LIMITS if _LIMITED in message and FULL not in message else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
         """Return what the autoscaler waits for: machines that boot, and node groups in backoff."""
         coming: dict[str, list[Instant]] = {}
         for machine in self._index.machines.coming.values():
             coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
-        told = [
+        texts = [
             f"{len(born)} machine{'s' * (len(born) > 1)} of {where} requested, the first at {format_time(min(born))}"
             for where, born in sorted(coming.items())
         ]
-        told += [
+        texts += [
             f"pool {where}: {each.code}; retried after {format_time(each.until)}" for where, each in self._backoffs(now)
         ]
-        return told[:_SHOWN_MAX]
+        return texts[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the current backoffs. If none is current, return the expired ones: they were not retried yet."""

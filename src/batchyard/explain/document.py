@@ -94,18 +94,18 @@ def _resource(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
 
 
 def _level(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
-    def told(amount: int | None) -> str | None:
+    def formatted(amount: int | None) -> str | None:
         return None if amount is None else format_amount(ask.resource, amount)
 
     return slim(
         kind=kind_of(snapshot, node),
         name=node.name,
-        nominal=told(node.nominal.get(ask.fr, 0)),
-        subtree=told(node.subtree[ask.fr]),
-        used=told(node.usage[ask.fr]),
-        available=told(available(node, ask.fr)),
-        borrowingLimit=told(node.borrowing_limit.get(ask.fr)),
-        lendingLimit=told(node.lending_limit.get(ask.fr)),
+        nominal=formatted(node.nominal.get(ask.fr, 0)),
+        subtree=formatted(node.subtree[ask.fr]),
+        used=formatted(node.usage[ask.fr]),
+        available=formatted(available(node, ask.fr)),
+        borrowingLimit=formatted(node.borrowing_limit.get(ask.fr)),
+        lendingLimit=formatted(node.lending_limit.get(ask.fr)),
     )
 
 

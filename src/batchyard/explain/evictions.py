@@ -43,10 +43,10 @@ def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: A
 
 def summary_of(part: Mapping[str, Any]) -> str:
     """Return the beginning of the summary of an evicted Workload."""
-    told = part.get("preemption") or {}
-    if not told:
+    preemption = part.get("preemption") or {}
+    if not preemption:
         return ""
-    return f"preempted {told['text']}; " if "by" in told else f"{told['text']}; "
+    return f"preempted {preemption['text']}; " if "by" in preemption else f"{preemption['text']}; "
 
 
 def _view_of(uid: str, index: AdmissionIndex) -> WorkloadView | None:
@@ -75,15 +75,15 @@ def _alternatives(
     usage = held.usage if held is not None else ()
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
     request = Request(preemptor, queue, index.snapshot, usage, frs)
-    told = []
+    texts = []
     for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_LOOKED_AT_MAX]:
         other = holder.workload
         if other.key in {preemptor.key, victim.key}:
             continue
         reason = why_it_stays(request, other, fair_sharing=fair_sharing)
         text = _later(other, victim) if reason is None else reason.text
-        told.append(f"{asker.name_of(other.key)} was not preempted: {text}")
-    return told[:_SHOWN_MAX]
+        texts.append(f"{asker.name_of(other.key)} was not preempted: {text}")
+    return texts[:_SHOWN_MAX]
 
 
 def _later(other: Admitted, victim: WorkloadView) -> str:

@@ -48,8 +48,8 @@ def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
 
 def _told_at(event: Mapping[str, Any]) -> Instant:
     """Return when an Event was last observed."""
-    told = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return parse_time(told) if told else 0
+    time = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return parse_time(time) if time else 0
 
 
 # --- queues ---
@@ -87,9 +87,9 @@ class Queues:
             return {**part, "state": "Inactive", "summary": ready.message, "binding": binding.document()}
         front = waiting.front(1)
         if not front:
-            told = f"it admits; {held} Workloads hold quota and none is pending in line"
+            summary = f"it admits; {held} Workloads hold quota and none is pending in line"
             more = f", {len(waiting)} wait for their backoff or condition" if len(waiting) else ""
-            return {**part, "state": "Active", "summary": told + more}
+            return {**part, "state": "Active", "summary": summary + more}
         head = asker.name_of(front[0].key)
         binding_of_head = self._pending.binding_in_line(front[0].key, queue, asker)
         why = binding_of_head.message if binding_of_head is not None else "it is scheduled next"
@@ -99,7 +99,7 @@ class Queues:
 
     def _quotas(self, queue: ClusterQueue) -> list[Part]:
         """Return the quota of each flavor and resource: nominal, used, borrowed, lent and available."""
-        node, told = queue.node, []
+        node, quotas = queue.node, []
         for fr in node.declared:
             flavor, resource = self._index.snapshot.names[fr]
             quota, used, free = node.subtree[fr], node.usage[fr], available(node, fr)
@@ -112,8 +112,8 @@ class Queues:
                 "available": free,
             }
             amounts = {name: format_amount(resource, amount) for name, amount in figures.items()}
-            told.append({"flavor": flavor, "resource": resource, **amounts})
-        return told
+            quotas.append({"flavor": flavor, "resource": resource, **amounts})
+        return quotas
 
 
 def _share(share: int, weight: float) -> str:
@@ -189,8 +189,8 @@ class Explainer:
                 f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
             )
         elif part.get("scheduler"):
-            told = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
-            own["summary"] = f"the pod has no node: {part['scheduler']}{told}"
+            suffix = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
+            own["summary"] = f"the pod has no node: {part['scheduler']}{suffix}"
         elif part.get("containers"):
             own["summary"] = f"the pod is on {part.get('node', 'no node')}; {part['containers']}"
         elif part.get("node"):

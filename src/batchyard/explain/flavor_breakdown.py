@@ -93,13 +93,13 @@ def looks_of(
     found = search.assign(workload.counts)
     picked = {each.name: each.pick.usage for each in found.pod_sets}
     taken: Usage = ()
-    told = []
+    verdicts = []
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
         looks = [look for group in plan.groups for look in _looks(search, group, taken)]
-        told.append(PodSetLooks(pod_set.name, workload.counts[index], tuple(looks), plan.unavailable))
+        verdicts.append(PodSetLooks(pod_set.name, workload.counts[index], tuple(looks), plan.unavailable))
         taken = _summed(taken, picked.get(pod_set.name, ()))
-    return tuple(told)
+    return tuple(verdicts)
 
 
 def _looks(search: FlavorSearch, plan: GroupPlan, taken: Usage) -> list[Look]:

@@ -75,8 +75,8 @@ class PendingWorkloads:
         queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
         view = self._view(workload, queues.cluster_queue_name)
         if queue is None:
-            told = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
-            return {"binding": Binding(blockers.MISCONFIGURED, told, "LocalQueue", view.queue).document()}
+            message = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
+            return {"binding": Binding(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
         return self._of_queue(workload, view, queue, now, asker)
 
     def binding_in_line(self, key: str, queue: ClusterQueue, asker: Asker) -> Binding | None:
@@ -159,8 +159,8 @@ class PendingWorkloads:
         head = front[0].key
         name = asker.name_of(head)
         waits_for = self.binding_in_line(head, queue, asker)
-        told = f"; that Workload waits: {waits_for.message}" if waits_for is not None else ""
-        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{told}"
+        suffix = f"; that Workload waits: {waits_for.message}" if waits_for is not None else ""
+        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
     def _behind_preemptor(self, situation: Situation, preemptor: str, asker: Asker) -> Binding | None:
@@ -233,15 +233,15 @@ class PendingWorkloads:
             return {}
         decision = situation.decision
         targets = {t.workload.key for t in decision.targets} if isinstance(decision, Preempt) else set[str]()
-        told = []
+        parts = []
         for holder in situation.holders[:HOLDERS_SHOWN]:
             if holder.workload.evicted or holder.workload.key in targets:
                 fate: Mapping[str, Any] = {"preempted": True}
             else:
                 reason = self._stays(situation, holder)
                 fate = slim(stays="" if reason is None else reason.text)
-            told.append(holder_part(self._index.snapshot, holder, asker, fate))
-        return slim(holders=told, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
+            parts.append(holder_part(self._index.snapshot, holder, asker, fate))
+        return slim(holders=parts, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
 
     def _line(self, key: str, queue: ClusterQueue, asker: Asker) -> Part:
         waiting = self._index.line_up.pending[queue.name]
@@ -255,11 +255,13 @@ class PendingWorkloads:
     def _shares(self, queue: ClusterQueue, holders: Iterable[Holder]) -> list[Part]:
         """Return the weighted shares under fair sharing: of its own queue, and of the queues of the holders."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
-        told = []
+        parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
             share = share_of(each.node, self._index.snapshot.names)
-            told.append(slim(clusterQueue=each.name, weight=share.weight, share=share.rounded, resource=share.resource))
-        return told
+            parts.append(
+                slim(clusterQueue=each.name, weight=share.weight, share=share.rounded, resource=share.resource)
+            )
+        return parts
 
     def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
         """Return the changes that would admit the Workload, each simulated in the fork."""
@@ -325,8 +327,8 @@ def _baseline(fork: Fork) -> Outcome:
 
 def _every_obstacle(situation: Situation) -> str:
     """Return the reasons why none of the flavors may be used."""
-    told = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
-    return "; ".join(dict.fromkeys(told))
+    texts = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _told(situation: Situation, limit: str, where: str, missing: str) -> str:

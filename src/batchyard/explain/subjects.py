@@ -56,13 +56,13 @@ def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
         return f"{kind} {name} waits for its Workload {prebuilt.name}, which does not exist"
     if queue:
         return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
-    told = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
+    reason = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
     wrong = annotation(job, well_known.QUEUE_NAME)
     if wrong:
-        return f"{told}; {wrong} is set as an annotation and must be a label"
+        return f"{reason}; {wrong} is set as an annotation and must be a label"
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT)) is None:
-        return f"{told}, and namespace {namespace} has no LocalQueue {_DEFAULT} for jobs that name none"
-    return f"{told}; it was created before the LocalQueue {_DEFAULT} of namespace {namespace}"
+        return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT} for jobs that name none"
+    return f"{reason}; it was created before the LocalQueue {_DEFAULT} of namespace {namespace}"
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:

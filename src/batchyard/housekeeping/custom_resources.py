@@ -127,18 +127,24 @@ def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> 
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
     reason = _CONFLICTS.get(field, "NoConflicts")
     known: Any = (definition.get("status") or {}).get("conditions") or []
-    told = with_condition(known, type=NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now)
+    conditions = with_condition(
+        known, type=NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
+    )
     if not is_true(definition, ESTABLISHED):
         reason, message = (
             ("NotAccepted", "not all names are accepted")
             if conflicts
             else ("InitialNamesAccepted", "the initial names have been accepted")
         )
-        told = with_condition(told, type=ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now)
+        conditions = with_condition(
+            conditions, type=ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now
+        )
     if built_in_kind(definition) is not None:
         message = "batchyard has this kind itself, and goes on serving it by its own schema"
-        told = with_condition(told, type=BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now)
-    return told
+        conditions = with_condition(
+            conditions, type=BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now
+        )
+    return conditions
 
 
 def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Taken") -> dict[str, str]:

@@ -124,5 +124,5 @@ class EventExpiry:
 def _end_of(event: Obj, now: Instant) -> Instant:
     """Return when an Event expires. Its own time of occurrence is limited to between creation and an hour from now."""
     made = parse_time(event["metadata"]["creationTimestamp"])
-    told = parse_time(last_told(event) or event["metadata"]["creationTimestamp"])
-    return (told if made <= told <= now + KEPT_FOR else made) + KEPT_FOR
+    occurred = parse_time(last_told(event) or event["metadata"]["creationTimestamp"])
+    return (occurred if made <= occurred <= now + KEPT_FOR else made) + KEPT_FOR

@@ -108,8 +108,8 @@ def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: I
     """Return the status of a terminating Namespace with these remaining objects, by resource."""
     old = namespace.get("status") or {}
     known = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    told = {**dict.fromkeys(_WELL), **_troubles(left)}
-    conditions = [_condition(kind, trouble, known.pop(kind, None), now) for kind, trouble in told.items()]
+    problems = {**dict.fromkeys(_WELL), **_troubles(left)}
+    conditions = [_condition(kind, trouble, known.pop(kind, None), now) for kind, trouble in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*known.values(), *conditions]}
 
 

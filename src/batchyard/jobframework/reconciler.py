@@ -231,14 +231,14 @@ class JobController:
         return Outcome([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
 
     def _reclaim(self, look: _Look, workload: Obj) -> Outcome | None:
-        told = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(look.job))
-        return None if told is workload else Outcome([UpdateStatus(told)])
+        updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(look.job))
+        return None if updated is workload else Outcome([UpdateStatus(updated)])
 
     def _tell_pods_ready(self, look: _Look, workload: Obj) -> Outcome | None:
         if not self._wait_for_pods_ready:
             return None
-        told = tell_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
-        return None if told is workload else Outcome([UpdateStatus(told)])
+        updated = tell_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
+        return None if updated is workload else Outcome([UpdateStatus(updated)])
 
     def _yield(self, look: _Look, workload: Obj) -> Outcome | None:
         """Stop an evicted job, and release its quota once its pods are gone."""
@@ -322,8 +322,8 @@ def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending checks."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    said = [f"{c['name']}: {c['message']}" for c in checks.in_state(workload, checks.PENDING) if c.get("message")]
-    return [look.event("UpdatedAdmissionCheck", "; ".join(said))] if said else []
+    texts = [f"{c['name']}: {c['message']}" for c in checks.in_state(workload, checks.PENDING) if c.get("message")]
+    return [look.event("UpdatedAdmissionCheck", "; ".join(texts))] if texts else []
 
 
 def _missing_class(look: _Look, missing: MissingClass) -> Outcome:

@@ -150,11 +150,11 @@ def _too_large_for(pod: PodView, machines: Sequence[Machines]) -> Fit:
     best = max(machines, key=lambda each: sum(_has(pod, each.templates[0]).values()))
     node = best.templates[0]
     short = [r for r, fits in _has(pod, node).items() if not fits]
-    told = ", ".join(
+    message = ", ".join(
         f"{format_amount(r, dict(pod.requests)[r])} {r} of {format_amount(r, node.allocatable.get(r, 0))}"
         for r in short
     )
-    problem = f"one pod requests more than any node's allocatable; on {best.name}: {told}"
+    problem = f"one pod requests more than any node's allocatable; on {best.name}: {message}"
     fix = "request less than a node's allocatable, which is less than its capacity, or add a pool of larger machines"
     return Fit("pod-larger-than-node", problem, fix)
 

@@ -178,8 +178,8 @@ def exceeds_quota(config: Configuration) -> Iterator[Found]:
     for part in config.parts:
         large = [fact for fact in part.assignment.facts if isinstance(fact, TooLarge)]
         if large and not part.assignment.unavailable and part.assignment.mode is Mode.NO_FIT:
-            told = "; ".join(_too_large(fact) for fact in large[:_SHOWN_MAX])
-            problem = f"{part.who} can never be admitted in ClusterQueue {part.queue.name}: {told}"
+            message = "; ".join(_too_large(fact) for fact in large[:_SHOWN_MAX])
+            problem = f"{part.who} can never be admitted in ClusterQueue {part.queue.name}: {message}"
             best = min(large, key=lambda fact: fact.assumed + fact.request - fact.capacity)
             more = format_amount(best.resource, best.assumed + best.request - best.capacity)
             fix = f"run fewer or smaller pods in parallel, or give flavor {best.flavor} {more} more {best.resource}"
@@ -193,8 +193,8 @@ def no_matching_flavor(config: Configuration) -> Iterator[Found]:
         if part.assignment.unavailable or part.assignment.mode is not Mode.NO_FIT or not facts:
             continue
         if all(isinstance(fact, str) for fact in facts):
-            told = "; ".join(map(str, facts[:_SHOWN_MAX]))
-            problem = f"no flavor of ClusterQueue {part.queue.name} matches {part.who}: {told}. It waits forever"
+            message = "; ".join(map(str, facts[:_SHOWN_MAX]))
+            problem = f"no flavor of ClusterQueue {part.queue.name} matches {part.who}: {message}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
             yield Found(part.work.manifest, part.path, problem, fix)
 

@@ -292,8 +292,10 @@ def _is_no_manifest(value: object) -> bool:
 
 
 def _finding(rule: str, source: str, document: int, who: tuple[str, str], error: FieldError) -> Finding:
-    told = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
-    return Finding(rule, BY_NAME[rule].severity, source, document, who[0], "", who[1], error.path, told, error.remedy)
+    message = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
+    return Finding(
+        rule, BY_NAME[rule].severity, source, document, who[0], "", who[1], error.path, message, error.remedy
+    )
 
 
 # --- lines ---
@@ -307,7 +309,7 @@ def _with_lines(findings: Sequence[Finding], manifests: Manifests) -> list[Findi
 
 
 def _line(finding: Finding, lines: Lines | None) -> int:
-    said = finding.path.removeprefix("line ")
-    if said != finding.path and said.isdecimal():
-        return int(said)
+    message = finding.path.removeprefix("line ")
+    if message != finding.path and message.isdecimal():
+        return int(message)
     return 0 if lines is None else lines.of(finding.path)

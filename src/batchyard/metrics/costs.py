@@ -32,7 +32,7 @@ class CostFigures:
     def __init__(self) -> None:
         names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
         self._counters = {name: Counters(metric(f"batchyard_cost_{name}_total")) for name in names}
-        self._told: dict[tuple[str, Labels], float] = {}
+        self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, spending: Spending | None, reader: Reader, now: Instant) -> Iterator[str]:
         """Yield all families; without a ledger (`spending` is None) only those of budgets."""
@@ -71,5 +71,5 @@ class CostFigures:
                     ended = place.team, place.cluster_queue, place.local_queue, place.use
                     add("outcome_dollars", ended, account.cost / _DOLLAR)
         for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
-            told = self._told[name, labels] = max(amount, self._told.get((name, labels), 0.0))
-            self._counters[name].set(labels, told)
+            published = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
+            self._counters[name].set(labels, published)

@@ -88,9 +88,9 @@ class Scrape:
         self.on_news()
 
 
-def groups_in(query: Mapping[str, str], said: Sequence[tuple[str, str]]) -> list[str]:
+def groups_in(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return the groups that a query names."""
-    return [value for name, value in said if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
+    return [value for name, value in pairs if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
 
 
 def _nobody() -> None:

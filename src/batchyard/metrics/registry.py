@@ -32,8 +32,8 @@ class Metric(NamedTuple):
 
     def head(self) -> str:
         """Return the HELP and TYPE lines."""
-        told = self.help.replace("\\", r"\\").replace("\n", r"\n")
-        return f"# HELP {self.name} {told}\n# TYPE {self.name} {self.kind}\n"
+        escaped = self.help.replace("\\", r"\\").replace("\n", r"\n")
+        return f"# HELP {self.name} {escaped}\n# TYPE {self.name} {self.kind}\n"
 
     def sample(self, values: Iterable[str], value: float) -> str:
         """Return the sample line of a gauge or counter; `values` are in the order of the labels."""
@@ -42,8 +42,8 @@ class Metric(NamedTuple):
 
 def labelled(names: Iterable[str], values: Iterable[str]) -> str:
     """Format labels as a sample has them. Empty values at the end may be left out."""
-    told = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
-    return f"{{{','.join(told)}}}" if told else ""
+    pairs = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def number(value: float) -> str:
@@ -157,10 +157,10 @@ class Histograms:
 
     def _written(self, labels: Labels, found: _Distribution) -> str:
         if not found.text:
-            found.text = self._anew(labels, found)
+            found.text = self._formatted(labels, found)
         return found.text
 
-    def _anew(self, labels: Labels, found: _Distribution) -> str:
+    def _formatted(self, labels: Labels, found: _Distribution) -> str:
         name = self.metric.name
         own = labelled(self.metric.labels, (*labels, *self._constant))
         within = f"{own[:-1]}," if own else "{"

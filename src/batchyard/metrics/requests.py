@@ -60,13 +60,13 @@ def _labels_of(audited: Audited) -> Labels:
     """Return the labels of a request; unknown verbs and resources share fixed values to bound the series."""
     request, path = audited.acting, audited.path
     verb = verb_of(request, path)
-    told = _VERBS.get(verb, "OTHER")
-    if told == "PATCH" and request.headers.get("content-type") == _APPLY:
-        told = "APPLY"
+    verb_label = _VERBS.get(verb, "OTHER")
+    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
+        verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""
     if path is None or (
         path.subresource and path.answer is None and path.subresource not in path.resource.subresources
     ):
-        return told, dry_run, "", "", "", "", "", "apiserver"
+        return verb_label, dry_run, "", "", "", "", "", "apiserver"
     scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
-    return told, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"
+    return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"

@@ -71,18 +71,18 @@ def unheard_of(node: Obj, now: Instant) -> Obj:
 def heard_of_again(node: Obj, now: Instant) -> Obj:
     """Return the node after its kubelet resumed: unknown or missing conditions become healthy."""
     conditions = conditions_of(node)
-    for kind, said in _HEALTHY.items():
+    for kind, values in _HEALTHY.items():
         old = conditions.get(kind)
         if old is None or old["status"] == "Unknown":
-            conditions[kind] = {**_condition(kind, said, old, now), "lastHeartbeatTime": format_time(now)}
+            conditions[kind] = {**_condition(kind, values, old, now), "lastHeartbeatTime": format_time(now)}
     return _with_conditions(node, conditions)
 
 
 def shutting_down(node: Obj, now: Instant) -> Obj:
     """Return the node with Ready=False, because its machine is shutting down."""
     conditions = conditions_of(node)
-    said = ("False", KUBELET_NOT_READY, "node is shutting down")
-    new = _condition(READY, said, conditions.get(READY), now)
+    values = ("False", KUBELET_NOT_READY, "node is shutting down")
+    new = _condition(READY, values, conditions.get(READY), now)
     conditions[READY] = {**new, "lastHeartbeatTime": format_time(now)}
     return _with_conditions(node, conditions)
 
@@ -92,9 +92,9 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
     return {c["type"]: c for c in (node.get("status") or {}).get("conditions") or ()}
 
 
-def _condition(kind: str, said: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
+def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
     """Build a node condition; the time of the last heartbeat is kept."""
-    status, reason, message = said
+    status, reason, message = values
     since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     beat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
     return {"type": kind, "status": status, **beat, "lastTransitionTime": since, "reason": reason, "message": message}

@@ -122,7 +122,7 @@ class _Pass:
         if isinstance(preemption, Preemption):
             self._make_room(pod, placement, preemption)
             return ()
-        return self._park((pod,), [_told(placement, preemption)], keeps_room=preemption.is_under_way)
+        return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
         """Bind all the pods of a gang, or preempt for all of them; else park them and return their messages."""
@@ -138,13 +138,15 @@ class _Pass:
         preemption = preempt_for_gang(pods, self._nodes, profile)
         if isinstance(preemption, GangPreemption):
             for pod in pods:
-                self._reserve(pod, preemption.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+                self._reserve(pod, preemption.nodes[pod.uid], _gang_message(pod, stuck, why.message()))
             self._index.waiting.park(pods)
             for victim, preemptor in preemption.victims:
                 self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
             return ()
-        message = _told(why, preemption)
-        return self._park(pods, [_told_to(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way)
+        message = _failure_message(why, preemption)
+        return self._park(
+            pods, [_gang_message(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way
+        )
 
     def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
         """With Hotswap: bind pods, leaders with room for their followers, or preempt whole Workloads for them."""
@@ -167,10 +169,10 @@ class _Pass:
         swap = find_swap(claims, self._nodes, swaps.occupant_of, profile)
         if swap is None:
             swaps.hold(claims, {})
-            message = _told(why, self._why_nobody_leaves(stuck, why))
-            return self._park(pods, [_told_to(pod, stuck, message) for pod in pods])
+            message = _failure_message(why, self._preemption_failure(stuck, why))
+            return self._park(pods, [_gang_message(pod, stuck, message) for pod in pods])
         for pod in pods:
-            self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+            self._reserve(pod, swap.nodes[pod.uid], _gang_message(pod, stuck, why.message()))
         swaps.hold(claims, swap.nodes)
         self._index.waiting.park(pods)
         most_important = max(pods, key=lambda pod: pod.priority)
@@ -187,17 +189,17 @@ class _Pass:
 
     def tell_the_rest(self) -> None:
         """Update the PodScheduled condition of gated and bound pods whose status differs."""
-        for pod in list(self._index.untold.values()):
+        for pod in list(self._index.stale_conditions.values()):
             obj = self._current(pod)
             if obj is None or pod.uid in self._leaving:
                 continue
-            told = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
-            if told is obj:
-                del self._index.untold[pod.uid]
+            updated = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
+            if updated is obj:
+                del self._index.stale_conditions[pod.uid]
             else:
-                self.outcome.writes.append(UpdateStatus(told))
+                self.outcome.writes.append(UpdateStatus(updated))
 
-    def _why_nobody_leaves(self, stuck: PodView, why: Unplaceable) -> Futile:
+    def _preemption_failure(self, stuck: PodView, why: Unplaceable) -> Futile:
         """Return kube-scheduler's message; a generic one if victims exist for this pod but not for the whole gang."""
         found = find_preemption(stuck, self._nodes, why.obstacles)
         if isinstance(found, Futile) and not found.is_under_way:
@@ -222,8 +224,8 @@ class _Pass:
             return
         self._nodes.withdraw(pod.uid)
         self._index.assume(pod, node_name)
-        told = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
-        self.outcome.add(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))), [told])
+        event = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+        self.outcome.add(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))), [event])
 
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
         """Nominate the node for a pod. Pods of lower priority lose their nomination there and are activated."""
@@ -232,7 +234,7 @@ class _Pass:
                 self._nodes.withdraw(other.uid)
                 self._index.waiting.activate(other.uid)
         self._index.nominate(pod, node_name)
-        self._tell(pod, message, node_name)
+        self._set_unschedulable(pod, message, node_name)
 
     def _let_leave(self, victim: Occupant, preemptor: PodView, swaps: Swaps) -> None:
         """Evict the victim's Workload, or its pods if it has none."""
@@ -251,9 +253,9 @@ class _Pass:
         obj = self._current(victim)
         if obj is None or not obj["spec"].get("nodeName"):
             return  # bound in this pass: the next pass evicts it
-        told = set_preempted(obj, preemptor.scheduler, self._now)
-        if told is not obj:
-            self.outcome.writes.append(UpdateStatus(told))
+        updated = set_preempted(obj, preemptor.scheduler, self._now)
+        if updated is not obj:
+            self.outcome.writes.append(UpdateStatus(updated))
         message = f"Preempted by pod {preemptor.uid} on node {node_name}"
         gone = Delete(pod_key(victim), uid=victim.uid)
         self.outcome.add(gone, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
@@ -263,21 +265,21 @@ class _Pass:
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw(pod.uid)
-            self._tell(pod, message, self._nodes.nomination_of(pod.uid))
+            self._set_unschedulable(pod, message, self._nodes.nomination_of(pod.uid))
         self._index.waiting.park(pods)
         return messages
 
-    def _tell(self, pod: PodView, message: str, nominated: str) -> None:
+    def _set_unschedulable(self, pod: PodView, message: str, nominated: str) -> None:
         obj = None if (message, nominated) == (pod.unplaced, pod.nominated) else self._current(pod)
         if obj is None:
             return
-        told = set_unplaced(obj, message, nominated, self._now)
+        updated = set_unplaced(obj, message, nominated, self._now)
         note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
         is_news = message != pod.unplaced
         events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_news else []
-        if told is not obj:
+        if updated is not obj:
             self._index.expect(pod)
-            self.outcome.add(UpdateStatus(told), events)
+            self.outcome.add(UpdateStatus(updated), events)
         else:
             self.outcome.events += events
 
@@ -295,12 +297,12 @@ def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
     return with_path(bound, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpus)))
 
 
-def _told(why: Unplaceable, preemption: Futile) -> str:
+def _failure_message(why: Unplaceable, preemption: Futile) -> str:
     """Return why a pod does not fit, and why preemption does not help."""
     message = why.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
-def _told_to(pod: PodView, stuck: PodView, message: str) -> str:
+def _gang_message(pod: PodView, stuck: PodView, message: str) -> str:
     """Return the message for a pod of a gang; pods of another shape than the stuck pod get a prefixed one."""
     return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"

@@ -246,10 +246,10 @@ def pick_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -
     shortlist = nodes.shortlists.of(pod.shape, profile)
     if not shortlist.scores:
         return ""
-    filters, wishes = Filters(pod, nodes), Wishes(pod, nodes, shortlist)
-    if wishes.are_none:
+    filters, preferences = Filters(pod, nodes), Wishes(pod, nodes, shortlist)
+    if preferences.are_none:
         return shortlist.best(filters.passes)
-    return wishes.best({name: score for name, score in shortlist.scores.items() if filters.passes(name)})
+    return preferences.best({name: score for name, score in shortlist.scores.items() if filters.passes(name)})
 
 
 class Filters:

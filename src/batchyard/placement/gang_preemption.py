@@ -99,8 +99,8 @@ def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
 
 def cost(occupants: Sequence[Occupant]) -> Cost:
     """Return the cost of evicting these."""
-    told = [occupant for occupant in occupants if not occupant.is_leaving]
-    return sum([o.lost for o in told]), sum([len(o.pods) for o in told]), sorted([o.name for o in told])
+    counted = [occupant for occupant in occupants if not occupant.is_leaving]
+    return sum([o.lost for o in counted]), sum([len(o.pods) for o in counted]), sorted([o.name for o in counted])
 
 
 class _Search:

@@ -103,12 +103,12 @@ def _heard_by(node: Obj | None, pod: Obj) -> Instant:
     return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
 
 
-def _lost_at(node: Obj, unless_told: Instant) -> Instant:
+def _lost_at(node: Obj, fallback: Instant) -> Instant:
     """Return the time at which the node was lost: its Unknown condition or its taint, whichever is later."""
     ready = find_condition(node, nodes.READY)
     marks = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
     marks += [taint.get("timeAdded") for taint in nodes.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
-    return max((parse_time(mark) for mark in marks if mark), default=unless_told)
+    return max((parse_time(mark) for mark in marks if mark), default=fallback)
 
 
 def _is_left_over(pod: Obj) -> bool:
@@ -168,11 +168,11 @@ class Swaps:
         if by is not None:
             view = workload_view(by)
             name, uid, job_uid = view.key, view.uid, view.job_uid
-        told = message(name, uid, job_uid, occupant)
+        text = message(name, uid, job_uid, occupant)
         evicted = swaps_lifecycle.evict(
-            victim, reason=r.EVICTED_BY_PREEMPTION, message=told, now=self._now, preempted=HOTSWAP
+            victim, reason=r.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
         )
-        events = _events(key_of(victim), told, pod_key(preemptor) if by is None else key_of(by))
+        events = _events(key_of(victim), text, pod_key(preemptor) if by is None else key_of(by))
         outcome.add(UpdateStatus(evicted), events)
         return victim
 
@@ -220,10 +220,10 @@ class Swaps:
         return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
 
 
-def _events(victim: Key, told: str, preemptor: Key) -> list[EventRecord]:
+def _events(victim: Key, text: str, preemptor: Key) -> list[EventRecord]:
     """Return the Events of the victim and of the preemptor."""
     return [
-        EventRecord(victim, "Normal", "EvictedDueToPreempted", told),
-        EventRecord(victim, "Normal", "Preempted", told),
-        EventRecord(preemptor, "Normal", "PreemptedWorkload", f"Preempted workload {victim}: {told}"),
+        EventRecord(victim, "Normal", "EvictedDueToPreempted", text),
+        EventRecord(victim, "Normal", "Preempted", text),
+        EventRecord(preemptor, "Normal", "PreemptedWorkload", f"Preempted workload {victim}: {text}"),
     ]

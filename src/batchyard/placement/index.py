@@ -45,7 +45,7 @@ class PlacementIndex:
         self.nodes = Nodes()
         self.waiting = WaitingPods(self.nodes)
         #: Pods whose PodScheduled condition must be updated: gated or bound.
-        self.untold: dict[str, PodView] = {}
+        self.stale_conditions: dict[str, PodView] = {}
         #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
         self._victims: list[Victim] = []
@@ -59,7 +59,7 @@ class PlacementIndex:
     def observe(self, event: WatchEvent) -> bool:
         """Apply a watch event; return whether a pass is needed."""
         self._handlers[event.key.kind](event)
-        return self.waiting.has_work or bool(self.untold) or bool(self._victims)
+        return self.waiting.has_work or bool(self.stale_conditions) or bool(self._victims)
 
     def profile_of(self, pod: PodView) -> Profile:
         """Return the scoring profile for a pod."""
@@ -136,7 +136,7 @@ class PlacementIndex:
 
     def _sync(self, pod: PodView) -> None:
         """Put a pod where its current state belongs: bound, pending, gated or ignored."""
-        self.untold.pop(pod.uid, None)
+        self.stale_conditions.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
             self._forget(pod.uid)
         elif pod.node_name:
@@ -144,7 +144,7 @@ class PlacementIndex:
         elif pod.deleting or pod.gated:
             self._forget(pod.uid)
             if not pod.deleting and pod.unscheduled != GATED:
-                self.untold[pod.uid] = pod
+                self.stale_conditions[pod.uid] = pod
         else:
             self._on_waiting(pod)
 
@@ -154,7 +154,7 @@ class PlacementIndex:
             self.nodes.withdraw(pod.uid)
         self._place(pod, pod.node_name)
         if pod.unscheduled or pod.nominated:
-            self.untold[pod.uid] = pod
+            self.stale_conditions[pod.uid] = pod
 
     def _on_waiting(self, pod: PodView) -> None:
         known = self.waiting.get(pod.uid)
@@ -172,7 +172,7 @@ class PlacementIndex:
     def _forget(self, uid: str) -> None:
         """Remove a pod that no longer concerns placement."""
         self._remove(uid)
-        self.untold.pop(uid, None)
+        self.stale_conditions.pop(uid, None)
         self.waiting.drop(uid)
         self.nodes.withdraw(uid)
 

@@ -79,7 +79,7 @@ class _Line(NamedTuple):
     """The units of an equivalence class, in scheduling order."""
 
     #: One pod of each kind.
-    asking: Sequence[PodView]
+    representatives: Sequence[PodView]
     turns: list[tuple[Turn, str]]
 
 
@@ -120,8 +120,8 @@ class Parked:
         held = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
         self._places[unit] = _Place(line, turn, held)
         if line not in self._lines:
-            asking = {_kind(pod): pod for pod in pods}
-            self._lines[line] = _Line(list(asking.values()), [])
+            representatives = {_kind(pod): pod for pod in pods}
+            self._lines[line] = _Line(list(representatives.values()), [])
         insort(self._lines[line].turns, (turn, unit))
         minding = [pod for pod in pods if pod.shape.minds_pods]
         if minding:
@@ -160,7 +160,9 @@ class Parked:
         for other in moved:
             stirred += [unit for unit, pods in self._minding.items() if self._is_concerned(pods, other)]
             if other.shape.anti_affinity:
-                found += [line.turns[0] for line in self._lines.values() if self._is_concerned(line.asking, other)]
+                found += [
+                    line.turns[0] for line in self._lines.values() if self._is_concerned(line.representatives, other)
+                ]
         self._changed = changed
         return list(dict.fromkeys([*found, *[(self._places[unit].turn, unit) for unit in stirred]]))
 
@@ -170,7 +172,7 @@ class Parked:
         return bool(line.alone) or self._is_helped(self._lines[line], self._changed)
 
     def _is_helped(self, line: _Line, changed: Sequence[str]) -> bool:
-        return any(is_helped_by(pod, changed, self._nodes) for pod in line.asking)
+        return any(is_helped_by(pod, changed, self._nodes) for pod in line.representatives)
 
     def _is_concerned(self, pods: Sequence[PodView], other: PodView) -> bool:
         return any(is_concerned_by(pod, other, self._nodes) for pod in pods)

@@ -49,7 +49,7 @@ def files(platform: Platform, access: Sequence[Obj] = ()) -> Mapping[str, str]:
 
 def settings_of(platform: Platform) -> Settings:
     """Return the settings of our operator; its cost controllers run if a team has a Budget."""
-    said = own_configuration(platform)
+    kueue_settings = own_configuration(platform)
     holds = any(team.budget is not None for team in platform.teams)
     return Settings(
         image=image_of(platform),
@@ -58,7 +58,7 @@ def settings_of(platform: Platform) -> Settings:
         controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
         scraping=_SCRAPING[platform.monitoring.collector],
         fair_sharing=platform.fair_sharing and not platform.kueue,
-        configuration=dumped(said) if said is not None and platform.kueue else "",
+        configuration=dumped(kueue_settings) if kueue_settings is not None and platform.kueue else "",
     )
 
 

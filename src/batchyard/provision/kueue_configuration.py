@@ -64,14 +64,14 @@ _KUEUE: Final = "choose engine: kueue"
 
 def configuration(platform: Platform) -> Mapping[str, Any] | None:
     """Return the complete Configuration of Kueue; None if the release's is unchanged."""
-    said = _said(platform)
-    return {**_RELEASED, **said} if said else None
+    fields = _kueue_fields(platform)
+    return {**_RELEASED, **fields} if fields else None
 
 
 def own_configuration(platform: Platform) -> Mapping[str, Any] | None:
     """Return the platform's fields for our operator, `batchyard up` and the simulator; None if there are none."""
-    said = decisive({**_HEAD, **_said(platform)})
-    return said if len(said) > len(_HEAD) else None
+    fields = decisive({**_HEAD, **_kueue_fields(platform)})
+    return fields if len(fields) > len(_HEAD) else None
 
 
 def configuration_faults(platform: Platform) -> Iterator[FieldError]:
@@ -85,15 +85,15 @@ def configuration_faults(platform: Platform) -> Iterator[FieldError]:
         return
     for fault in not_done(decoded.obj):
         yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
-    for told in left_aside(decoded.obj):
-        yield FieldError(_PATH, f"our operator does not support {told}", f"leave it out, or {_KUEUE}")
+    for feature in left_aside(decoded.obj):
+        yield FieldError(_PATH, f"our operator does not support {feature}", f"leave it out, or {_KUEUE}")
 
 
-def _said(platform: Platform) -> Mapping[str, Any]:
-    said: dict[str, Any] = dict(platform.kueue)
+def _kueue_fields(platform: Platform) -> Mapping[str, Any]:
+    fields: dict[str, Any] = dict(platform.kueue)
     if platform.fair_sharing:
-        said["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
-    return said
+        fields["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
+    return fields
 
 
 def patches(platform: Platform) -> Sequence[Mapping[str, str]]:

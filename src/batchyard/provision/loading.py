@@ -46,8 +46,8 @@ def placed(made: Made, fault: FieldError, spec: Part) -> FieldError:
     path = _place(made, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
-    who = f"{made.obj['kind']} {made.obj['metadata'].get('name', '')}"
-    problem = f"{who}: {fault.path}: {fault.problem}" if fault.path else f"{who}: {fault.problem}"
+    name = f"{made.obj['kind']} {made.obj['metadata'].get('name', '')}"
+    problem = f"{name}: {fault.path}: {fault.problem}" if fault.path else f"{name}: {fault.problem}"
     return FieldError(made.path, problem, fault.remedy)
 
 
@@ -205,8 +205,8 @@ def _of_cluster(fault: FieldError) -> FieldError:
 
 
 def _placed(source: str, document: Document | None, error: FieldError) -> PlatformFault:
-    said = error.path.removeprefix("line ")
-    if said != error.path and said.isdecimal():
-        return PlatformFault(source, int(said), error._replace(path=""))
+    number = error.path.removeprefix("line ")
+    if number != error.path and number.isdecimal():
+        return PlatformFault(source, int(number), error._replace(path=""))
     line = Lines(document.text, document.line).of(error.path) if document and error.path else 0
     return PlatformFault(source, line, error)

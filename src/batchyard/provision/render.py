@@ -32,9 +32,9 @@ def render(platform: Platform) -> Mapping[str, str]:
     found |= terraform.files(platform)
     if platform.cluster is not None:
         found[CLUSTER] = yaml_text([platform.cluster])
-    said = own_configuration(platform)
-    if said is not None:
-        found[CONFIGURATION] = yaml_text([said])
+    kueue_settings = own_configuration(platform)
+    if kueue_settings is not None:
+        found[CONFIGURATION] = yaml_text([kueue_settings])
     return dict(sorted(found.items()))
 
 

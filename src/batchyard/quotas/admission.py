@@ -74,8 +74,8 @@ def _check_bill(obj: Obj, bill: _Bill) -> None:
         requested = _listed(over, {name: formatted(bill.more[name], family_in(obj, name)) for name in over})
         used = _listed(over, {name: tally.shown(name) for name in over})
         limited = _listed(over, {name: canonical(hard[name]) for name in over})
-        told = f"requested: {requested}, used: {used}, limited: {limited}"
-        raise _refused(obj, f"exceeded quota: {_name(bill.quota)}, {told}")
+        amounts = f"requested: {requested}, used: {used}, limited: {limited}"
+        raise _refused(obj, f"exceeded quota: {_name(bill.quota)}, {amounts}")
 
 
 def _name(quota: Obj) -> str:

@@ -135,8 +135,8 @@ def unsaid(pod: Obj, bounded: Iterable[str]) -> str:
     if not wanted or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    said = {c["name"]: _compute(container_requests(c), container_limits(c)) for c in containers}
-    silent = {name: sorted(container for container, has in said.items() if name not in has) for name in wanted}
+    specified = {c["name"]: _compute(container_requests(c), container_limits(c)) for c in containers}
+    silent = {name: sorted(container for container, has in specified.items() if name not in has) for name in wanted}
     return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in silent.items() if containers)
 
 
@@ -146,8 +146,8 @@ def unsaid(pod: Obj, bounded: Iterable[str]) -> str:
 def scopes_of(spec: Mapping[str, Any]) -> tuple[Requirement, ...]:
     """Return the scopes of a quota; all must match."""
     plain = [Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
-    said = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return (*plain, *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in said))
+    expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return (*plain, *(Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions))
 
 
 def is_in_scope(obj: Obj, kind: str, scopes: Sequence[Requirement]) -> bool:

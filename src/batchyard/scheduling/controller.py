@@ -114,8 +114,8 @@ def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     against = sorted(map(str, attempt.facts))
-    told = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
-    return {**told, **({"against": against} if against else {})}
+    verdict = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
+    return {**verdict, **({"against": against} if against else {})}
 
 
 # --- quiescence ---
@@ -255,7 +255,7 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Run a cycle or the rest of one. If nothing is left to decide, write the pending reasons."""
-        self._index.book.take_back()
+        self._index.book.drop_unconfirmed()
         self._index.look_anew(reader, now)
         heads = self._index.heads(now)
         outcome = Outcome(requeue_at=now, independent=True)
@@ -278,8 +278,8 @@ class Scheduler:
         decisions, blocked = self._blocked.split(decided, reader)
         if blocked is not None:
             self._reports.pop(workload_view(blocked).key, None)
-            told = set_pending(blocked, *_WAITING_FOR_PODS, now)
-            outcome.writes += [UpdateStatus(told)] if told is not blocked else []
+            updated = set_pending(blocked, *_WAITING_FOR_PODS, now)
+            outcome.writes += [UpdateStatus(updated)] if updated is not blocked else []
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
@@ -330,8 +330,8 @@ class Scheduler:
             if obj is None or target.workload.evicted:
                 continue
             preempted, events = self._evicted(decision, target, obj, now)
-            told = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
-            outcome.add(UpdateStatus(preempted), told)
+            detailed = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            outcome.add(UpdateStatus(preempted), detailed)
 
     def _evicted(self, decision: Preempt, target: Target, obj: Obj, now: Instant) -> tuple[Obj, Sequence[EventRecord]]:
         """Return the evicted Workload, and the Events of both sides."""
@@ -367,8 +367,8 @@ class Scheduler:
                 key = _workload_key(name)
                 report = _report(reader.get(key), why, now)
                 if report is not None:
-                    told = EventRecord(key, "Warning", why.reason, why.message, partial(of_wait, why, cycle))
-                    outcome.add(UpdateStatus(report), [told])
+                    event = EventRecord(key, "Warning", why.reason, why.message, partial(of_wait, why, cycle))
+                    outcome.add(UpdateStatus(report), [event])
             self._reports.clear()
         times = [
             t
@@ -454,9 +454,9 @@ def _considered(assignment: Assignment) -> str:
     """Return the considered flavors except those with free quota, in Kueue's words."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
-        told = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]
-        if told:
-            pod_sets.append(f"{pod_set.name}: {', '.join(told)}")
+        texts = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]
+        if texts:
+            pod_sets.append(f"{pod_set.name}: {', '.join(texts)}")
     return " | ".join(pod_sets)
 
 

@@ -127,10 +127,10 @@ class FlavorSearch:
             looks.append(qualities)
             last = qualities
             quality = worst(qualities, fungibility)
-            goes_on = should_go_on(quality, fungibility)
-            if not goes_on or is_better(quality, best_quality, fungibility):
+            continues = should_go_on(quality, fungibility)
+            if not continues or is_better(quality, best_quality, fungibility):
                 best, best_quality, best_index = qualities, quality, index
-            if not goes_on:
+            if not continues:
                 break
         pick = plan.pick(best_index, index, best) if best else NO_PICK
         return Scan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)

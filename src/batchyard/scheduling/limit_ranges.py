@@ -103,8 +103,8 @@ def out_of_bounds(workload: Obj, limits: Limits) -> str:
     ]
     if not faults:
         return ""
-    told = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
-    return f"resources didn't satisfy LimitRange constraints: {told}"
+    listed = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
+    return f"resources didn't satisfy LimitRange constraints: {listed}"
 
 
 def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tuple[str, list[str], str]]:

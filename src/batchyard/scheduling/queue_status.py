@@ -103,8 +103,8 @@ class QueueStatus:
         if event.type is _DELETED:
             self._written.pop(key, None)
         elif old is not None and not _is_other(old, new):
-            told = new.get("status")
-            return () if told == self._written.get(key) and told != old.get("status") else (key,)
+            reported = new.get("status")
+            return () if reported == self._written.get(key) and reported != old.get("status") else (key,)
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
@@ -164,7 +164,7 @@ class QueueStatus:
         count = self._index.book.local_tally.get(key) if queue else Count()
         status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
-            status = {field: told for field, told in status.items() if field not in _BY_FLAVOR}
+            status = {field: value for field, value in status.items() if field not in _BY_FLAVOR}
         else:
             status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
             status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)

@@ -146,7 +146,7 @@ class WorkloadBook:
         """Whether an admission is counted that no watch event has confirmed."""
         return bool(self._assumed)
 
-    def take_back(self) -> None:
+    def drop_unconfirmed(self) -> None:
         """Stop counting admissions whose write was rejected, because no watch event confirmed them.
 
         Call this when the watch events of all writes have been processed.

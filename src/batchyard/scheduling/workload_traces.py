@@ -147,7 +147,7 @@ def _life_of(view: WorkloadView, event: WatchEvent, end: Instant) -> Span:
 
 
 def _attributes(view: WorkloadView) -> Mapping[str, str | int]:
-    told: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "k8s.namespace.name": view.namespace,
         "kueue.workload.name": view.name,
         "kueue.workload.uid": view.uid,
@@ -155,8 +155,8 @@ def _attributes(view: WorkloadView) -> Mapping[str, str | int]:
         "kueue.workload.priority": view.priority,
     }
     if view.cluster_queue:
-        told["kueue.cluster_queue.name"] = view.cluster_queue
+        attributes["kueue.cluster_queue.name"] = view.cluster_queue
     for holding in view.holdings:
         flavors = sorted(set(holding.flavors.values()))
-        told[f"kueue.pod_set.{holding.name}.flavors"] = ",".join(flavors)
-    return told
+        attributes[f"kueue.pod_set.{holding.name}.flavors"] = ",".join(flavors)
+    return attributes

@@ -9,11 +9,11 @@ ResultT = TypeVar("ResultT")
 
 async def unless_told(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
     """Return the result of the work; None if `end` is set before, which cancels the work."""
-    doing, told = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
+    doing, end_wait = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:
-        await asyncio.wait({doing, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({doing, end_wait}, return_when=asyncio.FIRST_COMPLETED)
         return doing.result() if doing.done() else None
     finally:
         doing.cancel()
-        told.cancel()
-        await asyncio.gather(doing, told, return_exceptions=True)
+        end_wait.cancel()
+        await asyncio.gather(doing, end_wait, return_exceptions=True)

@@ -30,12 +30,12 @@ class Looking:
         timers: Kernel,
         how: tuple[Policy, Terms],
         *,
-        tell: Callable[[Finding], None],
+        report: Callable[[Finding], None],
     ) -> None:
         self._client = client
         self._timers = timers
         self._caught_up = CaughtUp(client, transport, timers, self._look)
-        self.followers = Followers(*how, tell, self._knows)
+        self.followers = Followers(*how, report, self._knows)
         self.has_begun = False
         #: Whether it is stopped.
         self.is_over = False

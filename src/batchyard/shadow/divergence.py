@@ -42,7 +42,7 @@ def not_foreseen(seen: Seen, model: Model, names: Mapping[str, str], now: Instan
         return _admitted(observed, seen.at, model, names, now)
     by = names.get(observed.by, "")
     ours = model.opinion(by) if by else None
-    told = told_of(observed, names), told_of_ours(ours)
+    documents = told_of(observed, names), told_of_ours(ours)
     words = f"preempted for {by or 'a Workload that is not known'} ({observed.reason})"
     held = model.index.snapshot.holder(observed.workload)
     queue = "" if held is None else held.queue.name
@@ -53,7 +53,7 @@ def not_foreseen(seen: Seen, model: Model, names: Mapping[str, str], now: Instan
         parting, rest, foreseen = Parting.PREEMPTED, _no_preemption(ours, by, model), []
     sharing = other_sharing(observed.reason, foreseen, is_fair=model.shares_fairly)
     look = where_to_look(parting, observed.workload, queue, seen.at, sharing)
-    return Finding(parting, now, observed.workload, f"{words}; {rest}", *told, since=seen.at, look=look)
+    return Finding(parting, now, observed.workload, f"{words}; {rest}", *documents, since=seen.at, look=look)
 
 
 def _admitted(observed: ObservedAdmitted, at: Instant, model: Model, names: Mapping[str, str], now: Instant) -> Finding:
@@ -71,8 +71,8 @@ def _admitted(observed: ObservedAdmitted, at: Instant, model: Model, names: Mapp
     elif ours is None:
         rest = _why_not(observed.workload, model)
     look = where_to_look(parting, observed.workload, observed.queue, at)
-    told = told_of(observed, names), predicted
-    return Finding(parting, now, observed.workload, f"{words}; {rest}", *told, since=at, look=look)
+    documents = told_of(observed, names), predicted
+    return Finding(parting, now, observed.workload, f"{words}; {rest}", *documents, since=at, look=look)
 
 
 def _before(observed: ObservedAdmitted, model: Model) -> str:
@@ -139,9 +139,9 @@ def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> 
     message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {ours_in_words(decision)}"
     if theirs:
         message += f"; Kueue reports: {theirs}"
-    told = {"decision": "wait", "reason": (waits or {}).get("reason", ""), "message": theirs}
+    theirs_document = {"decision": "wait", "reason": (waits or {}).get("reason", ""), "message": theirs}
     look = where_to_look(parting, view.key, queue, since)
-    return Finding(parting, now, view.key, message, told, told_of_ours(decision), since=since, look=look)
+    return Finding(parting, now, view.key, message, theirs_document, told_of_ours(decision), since=since, look=look)
 
 
 # --- judgement ---

@@ -60,9 +60,9 @@ class Finding:
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
         kind = "Late" if self.parting is Parting.LATE else "Divergence"
-        told = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
+        header = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
         return {
-            **told,
+            **header,
             "since": format_time(self.at if self.since is None else self.since),
             "workload": self.workload,
             "message": self.message,

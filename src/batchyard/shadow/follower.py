@@ -182,12 +182,12 @@ class Follower:
     """Follows Kueue in one cohort tree: the replay, recent calls, and copies of the replay to retry them from."""
 
     def __init__(
-        self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
+        self, policy: Policy, terms: Terms, report: Callable[[Finding], None], knows: Callable[[Instant], bool]
     ) -> None:
         """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
         self._terms = terms
         self._pursuit = Judgement(policy, terms)
-        self._tell = tell
+        self._report = report
         self._knows = knows
         self._orders = orders_of(terms.settle)
         self._calls: list[Call] = []
@@ -207,7 +207,7 @@ class Follower:
         self.look_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
         self._is_overdue = False
-        self._begin_anew()
+        self._restart_bases()
 
     @property
     def counts(self) -> Counts:
@@ -247,7 +247,7 @@ class Follower:
         """Load the objects at the start or after a gap in a watch; they contain no decision to compare."""
         self._pursuit.recall(events, now)
         self._pursuit.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
-        self._begin_anew(is_beginning=True)
+        self._restart_bases(is_beginning=True)
         self.look_at = now
 
     def shown(self) -> list[WatchEvent]:
@@ -260,7 +260,7 @@ class Follower:
         to_show = [item.change.event for item in other._pursuit.backlog.items.values()]
         self.observe([*other.shown(), *_own(to_show)], now)
         if other.missed:
-            self._begin_anew()  # so that they are not reported again
+            self._restart_bases()  # so that they are not reported again
 
     def is_due(self, now: Instant) -> bool:
         """Report whether a check is due."""
@@ -278,10 +278,10 @@ class Follower:
         ):
             self._pursuit.part()
             self._pursuit.go_on(now)
-            self._begin_anew()
+            self._restart_bases()
         findings, self._pursuit.findings = self._pursuit.findings, []
         for finding in findings:
-            self._tell(finding)
+            self._report(finding)
         self._keep()
         self.look_at, self._is_overdue = self._pursuit.next_look(), self._pursuit.is_overdue
 
@@ -304,7 +304,7 @@ class Follower:
         first = self._bases[-1].number
         self._calls, self._gone = self._calls[first - self._gone :], first
 
-    def _begin_anew(self, *, is_beginning: bool = False) -> None:
+    def _restart_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
         self._add_base(is_beginning=is_beginning)
 

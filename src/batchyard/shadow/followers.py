@@ -26,14 +26,14 @@ class Followers:
     """The followers by cohort tree, the objects that affect all trees, and the lifecycle check."""
 
     def __init__(
-        self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
+        self, policy: Policy, terms: Terms, report: Callable[[Finding], None], knows: Callable[[Instant], bool]
     ) -> None:
         """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
-        self._new = partial(Follower, policy, terms, tell, knows)
+        self._new = partial(Follower, policy, terms, report, knows)
         self._steps = Steps(terms, knows)
         self._held_back = terms.held_back
         self._patience = terms.patience
-        self._tell = tell
+        self._report = report
         self._trees = Trees()
         self._followers: dict[int, Follower] = {}
         #: Objects that affect all trees.
@@ -75,7 +75,7 @@ class Followers:
             self._held_back.recall(_workloads(events), now)
         missed: dict[str, Signature] = {}
         for tree in list(self._followers):
-            follower = self._let_go(tree)
+            follower = self._remove(tree)
             missed |= follower.missed
             self._past.unseen += follower.undecided
         self._trees = Trees()
@@ -97,7 +97,7 @@ class Followers:
                 follower.observe(given.get(tree, ()), now)
                 self._split_if_parted(tree, now)
         for finding in self._steps.observe(events, now):
-            self._tell(finding)
+            self._report(finding)
 
     def next_look(self) -> Instant | None:
         """Return the time of the next check if no change comes before."""
@@ -143,7 +143,7 @@ class Followers:
         """Merge the follower of one tree into that of another."""
         if part in self._may_part:
             self._may_part[tree] = now
-        self._followers[tree].take_over(self._let_go(part), now)
+        self._followers[tree].take_over(self._remove(part), now)
 
     def _split_if_parted(self, tree: int, now: Instant) -> None:
         """Replace a follower by one for each part of its tree, if the tree has split and no change is pending."""
@@ -153,11 +153,11 @@ class Followers:
         del self._may_part[tree]
         own = follower.shown()
         if len(sorted_out(own, Trees())) != 1:
-            self._let_go(tree)
+            self._remove(tree)
             self._trees.forget(tree)
             self._begin(own, follower.missed, now)
 
-    def _let_go(self, tree: int) -> Follower:
+    def _remove(self, tree: int) -> Follower:
         """Remove and return the follower of a tree; keep its counts."""
         follower = self._followers.pop(tree)
         self._may_part.pop(tree, None)

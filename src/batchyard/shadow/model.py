@@ -63,19 +63,19 @@ class Model:
 
     def _heed(self, event: WatchEvent, before: WatchEvent | None, came: Instant) -> None:
         """Apply a new pending message of Kueue: the Workload was tried, and stays head if it waits for its victims."""
-        said = waits_for_victims(event.obj)
-        place = None if said is None else self._place_of(str(event.key))
+        is_waiting = waits_for_victims(event.obj)
+        place = None if is_waiting is None else self._place_of(str(event.key))
         if place is None or (waiting := place[0].get(str(event.key))) is None:
             return
         self._is_told_why = True
-        queue, name, said_before = place[0], str(event.key), None
+        queue, name, was_waiting = place[0], str(event.key), None
         if before is not None:
-            said_before = waits_for_victims(before.obj)
+            was_waiting = waits_for_victims(before.obj)
             if find_condition(before.obj, r.QUOTA_RESERVED) != find_condition(event.obj, r.QUOTA_RESERVED):
                 queue.was_tried(name, came)
-        if said and not said_before:
+        if is_waiting and not was_waiting:
             self.index.line_up.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
-        elif said_before is None:
+        elif was_waiting is None:
             queue.let_go_of_preemptor(name)
 
     def shown(self) -> Iterator[WatchEvent]:
@@ -164,8 +164,8 @@ class Model:
         if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._is_told_why:
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
-        is_said = obj is not None and waits_for_victims(obj)
-        return reason if is_said else RequeueReason.FAILED_AFTER_NOMINATION
+        is_reported = obj is not None and waits_for_victims(obj)
+        return reason if is_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
         """Park a Workload until something changes; report whether its queue continues with the next one."""

@@ -116,8 +116,8 @@ def preempted_of(obj: Obj, view: WorkloadView) -> Preempted | None:
 
 
 def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
-    is_said_anew = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
-    return not is_said_anew and _ALL_THAT_MATTERS(view) == _ALL_THAT_MATTERS(before)
+    is_new_message = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
+    return not is_new_message and _ALL_THAT_MATTERS(view) == _ALL_THAT_MATTERS(before)
 
 
 def waits_for_victims(obj: Obj) -> bool | None:

@@ -40,7 +40,7 @@ class Contradiction(NamedTuple):
     """The text that Kueue wrote, and the correct one."""
 
     parting: Parting
-    said: str
+    written: str
     true: str
 
 
@@ -57,9 +57,11 @@ def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
 
 def _preempted(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     words = PreemptionReason.WORDS.get(condition["reason"], "")
-    said = str(condition.get("message") or "").partition(_DUE_TO)[2].partition(";")[0].strip()
-    if words and said and said != words:
-        yield Contradiction(Parting.MESSAGE, f"preempted due to {said}", f"for {condition['reason']}, that is {words}")
+    written = str(condition.get("message") or "").partition(_DUE_TO)[2].partition(";")[0].strip()
+    if words and written and written != words:
+        yield Contradiction(
+            Parting.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {words}"
+        )
 
 
 def _reserved(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
@@ -72,8 +74,8 @@ def _reserved(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
 def _counted(obj: Obj, old: Obj) -> Iterator[Contradiction]:
     before, now = _count(old), _count(obj)
     if now and now not in (before, before + 1):
-        said = f"requeueState.count goes from {before} to {now}"
-        yield Contradiction(Parting.REQUEUED, said, "it grows by one with each counted eviction, or is reset")
+        written = f"requeueState.count goes from {before} to {now}"
+        yield Contradiction(Parting.REQUEUED, written, "it grows by one with each counted eviction, or is reset")
 
 
 def _count(obj: Obj) -> int:
@@ -81,7 +83,7 @@ def _count(obj: Obj) -> int:
 
 
 #: Eviction reasons that follow from objects alone.
-_TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
+_OBJECT_EVICTIONS: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
 #: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
 _CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
 #: Conditions that become True, and the action that each stands for.
@@ -139,7 +141,7 @@ class Steps:
         self._claimed: dict[tuple[Key, str], _Seen] = {}
         self._contradicted: list[Finding] = []
         #: The actions reported as not done, by Workload.
-        self._told: dict[Key, str] = {}
+        self._reported: dict[Key, str] = {}
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Restart from the given objects; drop all earlier state."""
@@ -165,7 +167,7 @@ class Steps:
 
     def _note(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
-            for table in (self._seen.objects, self._due, self._wanted, self._told):
+            for table in (self._seen.objects, self._due, self._wanted, self._reported):
                 table.pop(event.key, None)
             for kind in _CLAIMS:
                 self._claimed.pop((event.key, kind), None)
@@ -183,7 +185,7 @@ class Steps:
     def _note_claims(self, event: WatchEvent, old: Obj, now: Instant) -> None:
         evicted, requeued = (find_condition(event.obj, kind) for kind in _CLAIMS)
         is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, r.EVICTED)
-        if evicted is not None and is_new and evicted["reason"] in _TOLD:
+        if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
             due = now + self._terms.settle
             self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
         if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
@@ -232,19 +234,19 @@ class Steps:
         for key in [key for key, when in self._due.items() if when <= now]:
             del self._due[key]
             wanted = self._asked(key, now)
-            told = ", ".join(f"{_DONE[kind]} ({reason})" for kind, reason in wanted.items())
+            actions = ", ".join(f"{_DONE[kind]} ({reason})" for kind, reason in wanted.items())
             before, since = self._wanted.pop(key, ("", now))
-            if not told or self._told.get(key) == told:
+            if not actions or self._reported.get(key) == actions:
                 continue
-            since = since if before == told else now
+            since = since if before == actions else now
             due = since + self._terms.patience
             if now < due or not self._knows(due):
-                self._wanted[key] = told, since
+                self._wanted[key] = actions, since
                 self._due[key] = due
                 continue
-            self._told[key] = told
+            self._reported[key] = actions
             ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
-            message = f"left as it is; we {told}{self._standing(key)}"
+            message = f"left as it is; we {actions}{self._standing(key)}"
             yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
 
     def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
@@ -270,14 +272,14 @@ class Steps:
         return found
 
     def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Finding:
-        message = f"it says: {found.said}; {found.true}"
-        return self._finding(found.parting, now, key, message, {"message": found.said}, {"message": found.true})
+        message = f"it says: {found.written}; {found.true}"
+        return self._finding(found.parting, now, key, message, {"message": found.written}, {"message": found.true})
 
     def _finding(
-        self, parting: Parting, since: Instant, key: Key, message: str, *told: Mapping[str, object]
+        self, parting: Parting, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
     ) -> Finding:
         self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
-        theirs, ours = told
+        theirs, ours = documents
         look = where_to_look(parting, str(key), "", since)
         return Finding(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
 

@@ -54,9 +54,9 @@ class Attached:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        said, files = state_dir.take_files(connection, _ASKED_BYTES, 2)
+        message, files = state_dir.take_files(connection, _ASKED_BYTES, 2)
         try:
-            names = json.loads(said)["outputs"]
+            names = json.loads(message)["outputs"]
         except (ValueError, KeyError, TypeError):
             names = []
         if len(names) != len(files):
@@ -69,14 +69,14 @@ class Attached:
         self._loop.when_readable(connection.fileno(), partial(self._hear, connection, attachment))
 
     def _hear(self, connection: socket.socket, attachment: "_Attachment") -> None:
-        said = b""
+        message = b""
         with suppress(OSError):
-            said = connection.recv(_ASKED_BYTES)
-        if b"end_input" in said:
+            message = connection.recv(_ASKED_BYTES)
+        if b"end_input" in message:
             if self._input is not None:
                 os.close(self._input)
                 self._input = None
-        elif not said:
+        elif not message:
             self._loop.forget(connection.fileno())
             connection.close()
             self._open.remove(attachment)

@@ -115,12 +115,12 @@ def watched_for_oom(group: Group) -> int | None:
     control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control or not os.path.exists(control):
         return None
-    told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     counted = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write(control, f"{told} {counted}")
+        _write(control, f"{event} {counted}")
     os.close(counted)
-    return told
+    return event
 
 
 def remove(group: Group, *, has_namesakes: bool = False) -> None:

@@ -53,26 +53,26 @@ class Engine(NamedTuple):
         """Kill and remove containers; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVALS if names else 0):
-            told = self.ask("rm", "--force", *options, "--volumes", *names)
-            if told.code == 0 or (told.code and all(_NO_CONTAINER in line for line in told.errors.splitlines())):
+            result = self.ask("rm", "--force", *options, "--volumes", *names)
+            if result.code == 0 or (result.code and all(_NO_CONTAINER in line for line in result.errors.splitlines())):
                 return
 
     def containers(self) -> dict[str, str]:
         """Return this node's containers: their names by the paths of their runs."""
         labelled = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         form = f"{{{{{labelled}}}}} {{{{.ID}}}}"
-        told = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
-        rows = (line.split() for line in told.output.splitlines())
+        result = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
+        rows = (line.split() for line in result.output.splitlines())
         return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].count("/") == 4}
 
     def image(self, reference: str) -> dict[str, Any] | None:
         """Return an image's metadata; None if the engine does not have it. OSError if the engine does not answer."""
-        told = self.ask("image", "inspect", reference)
-        if told.code != 0:
-            if told.code is not None and any(text in told.errors for text in _NO_IMAGE):
+        result = self.ask("image", "inspect", reference)
+        if result.code != 0:
+            if result.code is not None and any(text in result.errors for text in _NO_IMAGE):
                 return None
-            raise OSError(last_line(told.errors))
-        return _told_of(json.loads(told.output)[0])
+            raise OSError(last_line(result.errors))
+        return _told_of(json.loads(result.output)[0])
 
     def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> Done:
         """Pull an image with credentials; return the result. `own` is a directory for docker's configuration."""

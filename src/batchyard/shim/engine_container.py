@@ -45,21 +45,21 @@ class Contained(NamedTuple):
     group: Group
 
 
-def warden(wish: Contained, status: int) -> NoReturn:
+def warden(request: Contained, status: int) -> NoReturn:
     """Run a container as its warden: start it, report its end on the pipe, and remove what it leaves."""
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    watch = cgroups.watched_for_oom(wish.group)
-    engine = _start(wish)
-    signal.signal(signal.SIGTERM, lambda *_: _abandon(wish, engine))
+    watch = cgroups.watched_for_oom(request.group)
+    engine = _start(request)
+    signal.signal(signal.SIGTERM, lambda *_: _abandon(request, engine))
     linux.die_with_parent(signal.SIGTERM)
     ended: dict[int, int] = {}
-    pid = _begun(wish, engine, ended)
+    pid = _begun(request, engine, ended)
     if pid is None:
         if engine in ended:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap(ended)
-        wish.engine.forget(wish.name)
+        request.engine.forget(request.name)
         _tell(
             status,
             **(
@@ -73,21 +73,21 @@ def warden(wish: Contained, status: int) -> NoReturn:
     with suppress(ProcessLookupError):
         _await(os.pidfd_open(pid))
     _reap(ended)
-    code, is_oom = _told(wish, ended.get(pid))
-    wish.engine.forget(wish.name)
+    code, is_oom = _told(request, ended.get(pid))
+    request.engine.forget(request.name)
     _tell(status, **{"exit-code": code, "oom": is_oom or _was_told(watch)})
     stop.kill_all()
     os._exit(0)
 
 
-def _start(wish: Contained) -> int:
+def _start(request: Contained) -> int:
     """Start the engine with the container's standard files; return its pid."""
-    engine = wish.engine
+    engine = request.engine
     child = os.fork()
     if child == 0:
         try:
             linux.default_signals()
-            argv = [engine.program, *engine.options, "run", *wish.options]
+            argv = [engine.program, *engine.options, "run", *request.options]
             os.execve(engine.program, argv, dict(engine.environment))
         finally:
             os._exit(127)
@@ -96,16 +96,16 @@ def _start(wish: Contained) -> int:
     return child
 
 
-def _begun(wish: Contained, engine: int, ended: dict[int, int]) -> int | None:
+def _begun(request: Contained, engine: int, ended: dict[int, int]) -> int | None:
     """Return the container's first process once it executes the command; None if the start fails or times out."""
     end = clock.monotonic() + _START_SECONDS
     while clock.monotonic() < end:
         _reap_once(ended)
-        pid = _first_process(wish.run)
+        pid = _first_process(request.run)
         code = ended.get(engine)
-        if code is not None and (code in _NOT_STARTED or not (wish.has_terminal or code == 0)):
+        if code is not None and (code in _NOT_STARTED or not (request.has_terminal or code == 0)):
             return None
-        if (wish.has_terminal or code == 0) and pid is not None and _executes(pid):
+        if (request.has_terminal or code == 0) and pid is not None and _executes(pid):
             return pid
         select.select([], [], [], _LOOK_SECONDS)
     return None
@@ -150,15 +150,15 @@ def _reap_once(ended: dict[int, int]) -> bool:
     return True
 
 
-def _told(wish: Contained, direct: int | None) -> tuple[int, bool]:
+def _told(request: Contained, direct: int | None) -> tuple[int, bool]:
     """Return the container's exit code, and whether it was OOM-killed."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
-    said = wish.engine.ask("container", "inspect", "--format", form, wish.name).output.split()
-    is_oom = said[-1:] == ["true"]
+    fields = request.engine.ask("container", "inspect", "--format", form, request.name).output.split()
+    is_oom = fields[-1:] == ["true"]
     if direct is not None:  # the engine's monitor was killed
         return (128 - direct if direct < 0 else direct), is_oom
-    if said[:1] in (["exited"], ["stopped"]):
-        return int(said[1]) % 256, is_oom
+    if fields[:1] in (["exited"], ["stopped"]):
+        return int(fields[1]) % 256, is_oom
     return _KILLED, is_oom
 
 
@@ -168,14 +168,14 @@ def _was_told(watch: int | None) -> bool:
     return False
 
 
-def _abandon(wish: Contained, engine: int) -> NoReturn:
+def _abandon(request: Contained, engine: int) -> NoReturn:
     """The shim is gone: kill and remove everything."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
-    wish.engine.forget(wish.name)
+    request.engine.forget(request.name)
     stop.kill_all()
     os._exit(1)
 
 
-def _tell(status: int, **said: object) -> None:
-    os.write(status, json.dumps(said).encode() + b"\n")
+def _tell(status: int, **status_fields: object) -> None:
+    os.write(status, json.dumps(status_fields).encode() + b"\n")

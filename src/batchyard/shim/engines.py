@@ -61,13 +61,13 @@ def find(
 
 
 def _podman(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
-    told = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
-    what = told.output.strip().replace(" version", "") or PODMAN
-    if told.code == 0:
+    result = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
+    what = result.output.strip().replace(" version", "") or PODMAN
+    if result.code == 0:
         variables = {**environment, "CONTAINERS_CONF": _settings(node)}
         engine = Engine(PODMAN, path, what.split()[-1], (), variables, state_dir.identity(node), runs=False)
-        told = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
-    return engine if told.code == 0 else Failure(what, last_line(told.errors))
+        result = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
+    return engine if result.code == 0 else Failure(what, last_line(result.errors))
 
 
 def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
@@ -75,17 +75,17 @@ def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Fa
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        told = commands.run(asked, variables, _ANSWER_SECONDS)
-        if told.code is None:
-            return Failure(DOCKER, told.errors)
-        place = told.output.strip()
+        result = commands.run(asked, variables, _ANSWER_SECONDS)
+        if result.code is None:
+            return Failure(DOCKER, result.errors)
+        place = result.output.strip()
         variables |= {"DOCKER_HOST": place} if place else {}
     engine = Engine(DOCKER, path, "", (), variables, state_dir.identity(node), runs=False)
-    told = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
-    version = told.output.strip()
-    if told.code == 0 and version:
+    result = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
+    version = result.output.strip()
+    if result.code == 0 and version:
         return engine._replace(version=version)
-    return Failure(DOCKER, last_line(told.errors))
+    return Failure(DOCKER, last_line(result.errors))
 
 
 def _settings(node: int) -> str:
@@ -102,10 +102,10 @@ def _running(node: int, engine: Engine, made: Cgroups | None) -> Engine | str:
     place, why = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _RUNTIMES:
         tried = engine._replace(options=("--runtime", runtime) if runtime else (), runs=True)
-        told = tried.ask("run", "--rm", *_trial(place, made), "true", seconds=_TRIAL_SECONDS)
-        if told.code == 0:
+        result = tried.ask("run", "--rm", *_trial(place, made), "true", seconds=_TRIAL_SECONDS)
+        if result.code == 0:
             return tried
-        why = why or last_line(told.errors)
+        why = why or last_line(result.errors)
     return why
 
 

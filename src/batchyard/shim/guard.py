@@ -60,13 +60,13 @@ class Guard:
         self.is_json = False
         #: When termination was requested; 0 if it was not.
         self._ending_since = 0.0
-        self._is_told = False
+        self._is_reported = False
         signal.signal(signal.SIGTERM, self._end)
 
     def run(self) -> None:
         """Watch until the platform's process has ended."""
         while True:
-            waits = 0.0 if self._is_told else _LOOKS_EVERY
+            waits = 0.0 if self._is_reported else _LOOKS_EVERY
             with suppress(InterruptedError):
                 if select.select([self._alive], [], [], waits)[0]:
                     return
@@ -80,18 +80,18 @@ class Guard:
             self._seen, self._waited_then = seen, waited
         silent = monotonic() - seen - (waited - self._waited_then)
         if self._ending_since and min(silent, monotonic() - self._ending_since) > KILLED_AFTER:
-            told = f"the platform did not end, blocked for {silent:.1f} s"
-            self._tell(f"{told}: killing it, all acknowledged writes are kept")
+            message = f"the platform did not end, blocked for {silent:.1f} s"
+            self._log(f"{message}: killing it, all acknowledged writes are kept")
             os.kill(self._pid, signal.SIGKILL)
             self._ending_since = 0.0
         if silent < BLOCKED_AFTER:
-            self._is_told = False
+            self._is_reported = False
             return
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             request = self._memory[LAYOUT.size : LAYOUT.size + length].decode("utf-8", "replace")
             doing = request if began else "work of its own"
-            self._tell(f"the event loop is blocked for {silent:.1f} s by {doing}", self._stack())
+            self._log(f"the event loop is blocked for {silent:.1f} s by {doing}", self._stack())
         self._answer(silent)
 
     def _waited(self) -> float:
@@ -113,7 +113,7 @@ class Guard:
         self._read_of_stacks += len(found)
         return found.decode("utf-8", "replace")
 
-    def _tell(self, message: str, stack: str = "") -> None:
+    def _log(self, message: str, stack: str = "") -> None:
         """Log a warning in the platform's format."""
         if self.is_json:
             record = {"time": text(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
@@ -172,8 +172,8 @@ def _answer_to(head: bytes, silent: float) -> bytes:
         return _response("429 Too Many Requests", "application/json", _BUSY, "retry-after: 1\r\n")
     if silent < STUCK_AFTER:
         return _response("200 OK", "text/plain; charset=utf-8", b"ok")
-    told = f"[-]event-loop failed: it is blocked for {silent:.0f} s\n".encode()
-    return _response("500 Internal Server Error", "text/plain; charset=utf-8", told)
+    body = f"[-]event-loop failed: it is blocked for {silent:.0f} s\n".encode()
+    return _response("500 Internal Server Error", "text/plain; charset=utf-8", body)
 
 
 def _response(status: str, content_type: str, body: bytes, more: str = "") -> bytes:

@@ -34,9 +34,9 @@ def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
     """
     name = engine.name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.labels(path)]
-    told = engine.ask("create", *options, image, _COMMAND)
-    if told.code != 0:
-        raise OSError(last_line(told.errors))
+    result = engine.ask("create", *options, image, _COMMAND)
+    if result.code != 0:
+        raise OSError(last_line(result.errors))
     try:
         return _exported(engine, name, place)
     finally:
@@ -60,10 +60,10 @@ def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    said = os.pread(errors, _ERROR_BYTES, 0).decode(errors="replace")
+    error_text = os.pread(errors, _ERROR_BYTES, 0).decode(errors="replace")
     os.close(errors)
-    if code != 0 and said.strip():  # the export failed, which is why the archive ended
-        raise OSError(last_line(said))
+    if code != 0 and error_text.strip():  # the export failed, which is why the archive ended
+        raise OSError(last_line(error_text))
     if failure is not None or code != 0:
         raise failure or OSError(f"the export of the image ended with {code}")
     return found
@@ -132,9 +132,9 @@ def _pull(run: Run, engine: Engine) -> None:
         if not is_shared:
             with _Held(run, _SLOTS):
                 begins = clock.monotonic()
-                told = _pulled(run, engine)
-            if told.code != 0:
-                _end(run, "ErrImagePull", last_line(told.errors))
+                result = _pulled(run, engine)
+            if result.code != 0:
+                _end(run, "ErrImagePull", last_line(result.errors))
                 return
             os.pwrite(done, str(clock.now()).encode(), 0)
     found = engine.image(run.spec["reference"])
@@ -217,8 +217,8 @@ def _leave_if_told(run: Run) -> None:
 def _warn(run: Run, kind: str, reason: str, message: str) -> None:
     """Report what the kubelet records as an Event."""
     before = run.state.get("warnings") or []
-    told = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
-    _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, told])
+    warning = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
+    _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, warning])
 
 
 def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) -> None:
@@ -232,8 +232,8 @@ def _lacks(engine: Engine, image: str, path: str) -> bool:
     """Whether the image lacks the working directory, which the engine that runs the container would not create."""
     if path in {"", "/"} or not engine.runs:
         return False
-    told = engine.ask("image", "mount", image)
-    lacks = told.code == 0 and not os.path.lexists(told.output.strip() + path)
+    result = engine.ask("image", "mount", image)
+    lacks = result.code == 0 and not os.path.lexists(result.output.strip() + path)
     engine.ask("image", "unmount", image)
     return lacks
 

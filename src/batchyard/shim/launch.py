@@ -177,8 +177,8 @@ def forget(run: Run, features: Features) -> None:
 
 def has_started(outer: int, child: int) -> bool:
     """Whether the command has replaced bubblewrap below the container's first process."""
-    told = _command_line(outer)
-    return any(_command_line(pid) not in {b"", told} for pid in stop.children(child)[:1])
+    outer_command = _command_line(outer)
+    return any(_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
 
 
 def container(run: Run, features: Features, pid: int, group: Group) -> Container:
@@ -213,11 +213,11 @@ def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
 
 def variables(run: Run, pid: int) -> dict[str, str]:
     """Return all environment variables of a running container, including those set by the engine and the image."""
-    told = b""
+    content = b""
     if is_contained(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            told = file.read()
-    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in told.split(b"\0") if entry)
+            content = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in content.split(b"\0") if entry)
     return {name: value for name, _, value in pairs} or environment(run)
 
 
@@ -229,8 +229,8 @@ def environment(run: Run) -> dict[str, str]:
     own: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        said = rootfs_store.told_of(run.node, image["unpacked"]).get("environment") or {}
-        brings = images.environment({}) | {"HOME": _account(run).home} | said
+        image_variables = rootfs_store.told_of(run.node, image["unpacked"]).get("environment") or {}
+        brings = images.environment({}) | {"HOME": _account(run).home} | image_variables
     else:
         brings = images.environment(image) | {"HOME": "/root"}
     return brings | named | dict(own)
@@ -238,8 +238,8 @@ def environment(run: Run) -> dict[str, str]:
 
 def _account(run: Run) -> users.Account:
     """Return the account that runs a container of an unpacked image, from the image's passwd and group files."""
-    told = rootfs_store.told_of(run.node, run.spec["image"]["unpacked"])
-    return users.account(run.spec["user"] or "", told.get("passwd") or "", told.get("group") or "")
+    metadata = rootfs_store.told_of(run.node, run.spec["image"]["unpacked"])
+    return users.account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _make_places(run: Run) -> None:
@@ -257,17 +257,17 @@ def _make_places(run: Run) -> None:
 
 def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
     """Open the pipes or the terminal between the shim and its child."""
-    status, telling = os.pipe2(os.O_CLOEXEC)
+    status, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         keeper, terminal = os.openpty()
-        return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, telling, None)
+        return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, status_writer, None)
     stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
     stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
     os.set_blocking(stdin, True)
     if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
         outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
-    return outputs, _Ends(stdin, stdout[1], stderr[1], telling, None)
+    return outputs, _Ends(stdin, stdout[1], stderr[1], status_writer, None)
 
 
 def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
@@ -286,8 +286,8 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
             _wrap(run, features.bubblewrap, features, ends)
         process_container.warden(_plain_command(run), ends.status)
     except (OSError, ValueError) as failure:
-        told = {"error": words.start_error(str(failure))}
-        os.write(ends.status, json.dumps(told).encode() + b"\n")
+        failure_line = {"error": words.start_error(str(failure))}
+        os.write(ends.status, json.dumps(failure_line).encode() + b"\n")
     os._exit(1)
 
 
@@ -326,8 +326,8 @@ def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
         if file is not None:
             os.set_inheritable(file, True)
     linux.default_signals()
-    told = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
-    os.execve(executable, ["bwrap", *told, "--", *run.spec["argv"]], {})
+    file_options = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
+    os.execve(executable, ["bwrap", *file_options, "--", *run.spec["argv"]], {})
 
 
 def _file_with(content: bytes, name: str) -> int:

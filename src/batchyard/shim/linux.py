@@ -153,18 +153,18 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
 
 def make_user_namespace(uids: str, gids: str) -> int:
     """Return a new user namespace, held open, with these lines in its uid_map and gid_map. Requires root."""
-    ready, tells = os.pipe2(os.O_CLOEXEC)
+    ready, signal_ready = os.pipe2(os.O_CLOEXEC)
     waits, ends = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         try:
             os.close(ends)
             unshare(NEWUSER)
-            os.write(tells, b"1")
+            os.write(signal_ready, b"1")
             os.read(waits, 1)
         finally:
             os._exit(0)
-    os.close(tells)
+    os.close(signal_ready)
     try:
         if not os.read(ready, 1):
             raise OSError(errno.EPERM, "a user namespace cannot be made")

@@ -45,7 +45,7 @@ class Log:
         elif written:
             os.ftruncate(self._file, self._size)
 
-    def take_back(self) -> bytes:
+    def truncate(self) -> bytes:
         """Truncate the log; return the texts that were in it."""
         texts = self.tail(1000, 1 << 16)
         os.ftruncate(self._file, 0)

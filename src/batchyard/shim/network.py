@@ -139,14 +139,14 @@ def find(node: int) -> Held | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.address(node, "switch"))
-        said, files = state_dir.take_files(connection, 4096, 2)
+        greeting, files = state_dir.take_files(connection, 4096, 2)
     except OSError:
-        said, files = b"", []
-    if not said:
+        greeting, files = b"", []
+    if not greeting:
         connection.close()
         return None
-    network = files[1] if said == b"ok" else None
-    return Held(connection, files[0], network, "" if said == b"ok" else said.decode())
+    network = files[1] if greeting == b"ok" else None
+    return Held(connection, files[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
 def start(node: int) -> Held | None:

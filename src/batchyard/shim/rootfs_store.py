@@ -49,9 +49,9 @@ def add(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], more: 
         state_dir.remove_tree(roots, new)
         os.makedirs(f"/proc/self/fd/{roots}/{new}/root", 0o755)
         path = os.readlink(f"/proc/self/fd/{roots}") + f"/{new}"
-        told = unpack(f"{path}/root")
+        metadata = unpack(f"{path}/root")
         own = state_dir.open_folder(new, roots)
-        state_dir.write_json(own, "image.json", {**told, **more})
+        state_dir.write_json(own, "image.json", {**metadata, **more})
         os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=own))
         os.close(own)
         os.rename(new, name, src_dir_fd=roots, dst_dir_fd=roots)

@@ -33,12 +33,12 @@ def start(node: int, without: Collection[str], environment: Mapping[str, str]) -
                 node, "outside", partial(_serve, node, there, partial(engines.find, node, environment, None, without))
             )
     here.settimeout(_PATIENCE_SECONDS)
-    said: dict[str, Any] = {"failures": [["container engine", "detection timed out"]]}
+    result: dict[str, Any] = {"failures": [["container engine", "detection timed out"]]}
     with suppress(OSError, ValueError):
-        said = json.loads(here.recv(_TOLD_BYTES))
+        result = json.loads(here.recv(_TOLD_BYTES))
     here.settimeout(None)
-    found = tuple(Engine(**engine) for engine in said.get("engines") or ())
-    return here, Found(found, tuple(Failure(*row) for row in said["failures"]))
+    found = tuple(Engine(**engine) for engine in result.get("engines") or ())
+    return here, Found(found, tuple(Failure(*row) for row in result["failures"]))
 
 
 def _serve(node: int, connection: socket.socket, find: Callable[..., Found]) -> None:
@@ -47,8 +47,8 @@ def _serve(node: int, connection: socket.socket, find: Callable[..., Found]) -> 
     for first, last in zip([2, *held], [*held, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(first + 1, last)
     found = find(may_run=False)
-    told = [engine._replace(environment={})._asdict() for engine in found.engines]
-    connection.send(json.dumps({"engines": told, "failures": found.failures}).encode())
+    engines_found = [engine._replace(environment={})._asdict() for engine in found.engines]
+    connection.send(json.dumps({"engines": engines_found, "failures": found.failures}).encode())
     for engine in found.engines:
         if os.fork() == 0:
             event_loop.be(node, f"containers of {engine.kind}", partial(sweep.containers, node, engine))

@@ -28,10 +28,10 @@ _KILLED = 128 + signal.SIGKILL
 
 def host(node: int, features: Features, connection: socket.socket) -> None:
     """Host the session that a client requests, until it ends."""
-    said, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
-    if not said:
+    message, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
+    if not message:
         return
-    asked = json.loads(said)
+    asked = json.loads(message)
     try:
         if "sockets" in asked:
             _give_sockets(node, asked["sockets"], connection)
@@ -55,7 +55,7 @@ class _Session:
         self._files = files
         self._connection = connection
         self._loop = Loop()
-        self._said = b""
+        self._received = b""
         self._warden = 0
 
     def host(self) -> None:
@@ -100,7 +100,7 @@ class _Session:
         is_enclosed: bool,
     ) -> int:
         """Fork the command's warden with its standard streams; return the pipe with its status lines."""
-        status, telling = os.pipe2(os.O_CLOEXEC)
+        status, status_writer = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
             self._connection.close()
@@ -114,23 +114,23 @@ class _Session:
                     container_exec.become(user)
                 if is_enclosed:
                     container_exec.confine(self._rules)
-                process_container.warden(command, telling, is_enclosed=is_enclosed)
+                process_container.warden(command, status_writer, is_enclosed=is_enclosed)
             finally:
                 os._exit(1)
-        os.close(telling)
+        os.close(status_writer)
         return status
 
     def _hear(self, status: int) -> None:
         """Forward the command's exit code or error to the client."""
         data = os.read(status, 4096)
-        self._said += data
-        *lines, self._said = self._said.split(b"\n")
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            told = json.loads(line)
-            if "exit-code" in told:
-                self._over(exit_code=told["exit-code"])
-            elif "error" in told:
-                self._over(error=told["error"])
+            status_line = json.loads(line)
+            if "exit-code" in status_line:
+                self._over(exit_code=status_line["exit-code"])
+            elif "error" in status_line:
+                self._over(error=status_line["error"])
         if not data:  # the warden was killed
             self._over(exit_code=_KILLED)
 
@@ -149,8 +149,8 @@ class _Session:
         with suppress(ChildProcessError):
             os.waitpid(self._warden, 0)
 
-    def _over(self, **said: object) -> None:
-        _tell(self._connection, [], **said)
+    def _over(self, **reply: object) -> None:
+        _tell(self._connection, [], **reply)
         self._loop.stop()
 
 
@@ -171,7 +171,7 @@ def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
         _tell(connection, [old.fileno(), new.fileno()], sockets=2)
 
 
-def _tell(connection: socket.socket, files: list[int], **said: object) -> None:
+def _tell(connection: socket.socket, files: list[int], **reply: object) -> None:
     """Send a message and files to the client; ignored if it has disconnected."""
     with suppress(OSError):
-        socket.send_fds(connection, [json.dumps(said).encode()], files)
+        socket.send_fds(connection, [json.dumps(reply).encode()], files)

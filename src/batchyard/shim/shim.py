@@ -40,7 +40,7 @@ class Teller:
         self._warned = 0
         self._warnings: list[dict[str, object]] = []
 
-    def tell(self, **changes: object) -> None:
+    def report_state(self, **changes: object) -> None:
         """Write changes to the state and announce them."""
         self.write(**changes)
         self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
@@ -55,7 +55,7 @@ class Teller:
         self._warned += 1
         warning: dict[str, object] = {"n": self._warned, "reason": reason, "message": message}
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
-        self.tell(warnings=self._warnings)
+        self.report_state(warnings=self._warnings)
 
     def write(self, **changes: object) -> None:
         """Write the state. If that fails, retry every second unless the run's directory was removed."""
@@ -126,7 +126,7 @@ class Keeper:
         self._outputs: dict[int, Stream] = {}
         self._attached = Attached(self._loop, run.folder, self._read)
         self._open = 0
-        self._said = b""
+        self._received = b""
         #: The wait status of the shim's child process, which runs the command.
         self._ended = 0
         #: The first process of the container, and the time at which the shim learned of it.
@@ -223,19 +223,19 @@ class Keeper:
         data = os.read(status, 4096)
         if not data:
             self._close(status)
-        self._said += data
-        *lines, self._said = self._said.split(b"\n")
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
         for line in lines:
             self._hear_line(json.loads(line))
 
-    def _hear_line(self, told: dict[str, Any]) -> None:
-        if "child-pid" in told:
-            self._child, self._began = told["child-pid"], clock.now()
+    def _hear_line(self, status_line: dict[str, Any]) -> None:
+        if "child-pid" in status_line:
+            self._child, self._began = status_line["child-pid"], clock.now()
             self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
             self._await_start(_FIRST_LOOK_SECONDS)
-        self._code = told.get("exit-code", self._code)
-        self._error = told.get("error", self._error)
-        self._is_oom = told.get("oom", self._is_oom)
+        self._code = status_line.get("exit-code", self._code)
+        self._error = status_line.get("error", self._error)
+        self._is_oom = status_line.get("oom", self._is_oom)
 
     def _await_start(self, patience: float) -> None:
         """Poll until the command has replaced the process that prepares the container (execve)."""
@@ -259,7 +259,7 @@ class Keeper:
         hook = hooks.get("postStart")
         is_up = hook is None
         started, ready = is_up and self._health.started, is_up and self._health.ready
-        self._teller.tell(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
+        self._teller.report_state(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
         if is_up:
             self._health.begin()
         else:
@@ -276,11 +276,11 @@ class Keeper:
             self._fail({"hook": "postStart", "message": outcome.text})
 
     def _fail(self, failed: Mapping[str, str]) -> None:
-        self._teller.tell(failed=failed)
+        self._teller.report_state(failed=failed)
 
     def _tell_health(self) -> None:
         if self._health:
-            self._teller.tell(started=self._health.started, ready=self._health.ready)
+            self._teller.report_state(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
         """Reap children, adopted orphans included; when none is left, the run is over."""
@@ -307,10 +307,10 @@ class Keeper:
 
     def _look(self) -> None:
         """Check whether a stop was requested, and start or update the termination."""
-        wish = self._run.stop_wish()
-        if wish and self._health and self._ending and self._code is None:
+        stop_request = self._run.stop_wish()
+        if stop_request and self._health and self._ending and self._code is None:
             self._health.leave()
-            self._ending.obey(wish, self._teller.warn)
+            self._ending.obey(stop_request, self._teller.warn)
 
     def _watch_folder(self) -> None:
         """Kill the container when the run's directory was removed."""
@@ -333,9 +333,9 @@ class Keeper:
         """Return the end of the run as fields of the state."""
         began = self._run.state.get("startedAt")
         if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
-            said = self._log.take_back().decode(errors="replace")
+            log_text = self._log.truncate().decode(errors="replace")
             says = words.said_by_engine if launch.is_contained(self._run) else words.said_by_bubblewrap
-            message = self._error or words.start_error(says(said))
+            message = self._error or words.start_error(says(log_text))
             return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.

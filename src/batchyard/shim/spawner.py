@@ -62,7 +62,7 @@ class Spawner:
         self._features = capabilities.look(node, without, partial(rootless_images.start, node, without))
         self._keepers: dict[int, str] = {}
         self._loop = Loop()
-        self._wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
@@ -78,8 +78,8 @@ class Spawner:
             settings.refresh(place)
             masks.make(place)
         state_dir.remove(self._node, "spawner")
-        self._wishes.bind(state_dir.address(self._node, "spawner"))
-        self._loop.when_readable(self._wishes.fileno(), self._take)
+        self._requests.bind(state_dir.address(self._node, "spawner"))
+        self._loop.when_readable(self._requests.fileno(), self._take)
         state_dir.remove(self._node, "sessions")
         self._sessions.bind(state_dir.address(self._node, "sessions"))
         self._sessions.listen(_SESSIONS_WAITING)
@@ -101,7 +101,7 @@ class Spawner:
 
     def _take(self) -> None:
         """Receive a run request; forward it to the image helper if that must pull the image, else fork a shim."""
-        path = self._wishes.recv(4096).decode(errors="replace")
+        path = self._requests.recv(4096).decode(errors="replace")
         if self._features.outside and sweep.is_of_image(path):
             self._features.outside.send(path.encode())
         else:
@@ -116,7 +116,7 @@ class Spawner:
             self._loop.after(_FORK_AGAIN_SECONDS, partial(self._fork, path))
             return
         if keeper == 0:
-            self._let_go()
+            self._close_inherited()
             event_loop.keep(self._node, path, partial(_keep, self._features))
         self._keepers[keeper] = path
 
@@ -130,7 +130,7 @@ class Spawner:
                 state_dir.complain(self._node, f"a session: {failure}")
                 return  # the client sees the connection closed
             if child == 0:
-                self._let_go()
+                self._close_inherited()
                 event_loop.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
 
     def _tidy(self, path: str) -> None:
@@ -143,13 +143,13 @@ class Spawner:
     def _fork_to(self, name: str, act: Callable[[], None]) -> None:
         """Run a slow task in a child process."""
         if os.fork() == 0:
-            self._let_go()
+            self._close_inherited()
             event_loop.be(self._node, name, act)
 
-    def _let_go(self) -> None:
+    def _close_inherited(self) -> None:
         """In a child: close the spawner's lock and sockets."""
         os.close(self._lock)
-        self._wishes.close()
+        self._requests.close()
         self._sessions.close()
 
     def _reap(self) -> None:

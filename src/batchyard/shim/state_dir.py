@@ -23,10 +23,10 @@ def open_folder(path: str, base: int | None = None) -> int:
 
 def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
     """Receive a message and its files; the files are close-on-exec, which socket.recv_fds does not set."""
-    said, files, _, _ = socket.recv_fds(connection, size, files_max)
+    message, files, _, _ = socket.recv_fds(connection, size, files_max)
     for file in files:
         os.set_inheritable(file, False)
-    return said, files
+    return message, files
 
 
 def is_gone(folder: int) -> bool:

@@ -83,9 +83,9 @@ def _send(pid: int, number: int) -> None:
 _AFTER_HOOK_SECONDS = 2.0
 
 
-def stop_signal(said: str) -> int:
+def stop_signal(named: str) -> int:
     """Return the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it names none."""
-    name = said.strip().upper()
+    name = named.strip().upper()
     if name.isdigit():
         return int(name)
     return signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM)
@@ -123,13 +123,13 @@ class Ending:
         self._killed_at = 0
         self._killed_not_before = 0
 
-    def obey(self, wish: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
+    def obey(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
         """Terminate the container as a stop request says; a later request may shorten the grace period."""
-        self._killed_at = wish["at"] + int(wish["grace"] * 1e6)
+        self._killed_at = request["at"] + int(request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
-            if self._hook and wish["grace"] > 0:
-                self._attempt(self._hook, wish["grace"], lambda outcome: self._after_hook(outcome, warn))
+            if self._hook and request["grace"] > 0:
+                self._attempt(self._hook, request["grace"], lambda outcome: self._after_hook(outcome, warn))
             else:
                 self._ask()
         self._look()

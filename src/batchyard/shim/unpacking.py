@@ -26,23 +26,23 @@ def unpack(archive: int, place: str) -> dict[str, Any]:
 
     `{"bytes": 123, "passwd": "...", "group": "..."}`; OSError if the archive is invalid or cannot be written.
     """
-    told, tells = os.pipe2(os.O_CLOEXEC)
+    reads, writes = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
-        os.close(told)
-        _be(archive, place, tells)
-    os.close(tells)
+        os.close(reads)
+        _be(archive, place, writes)
+    os.close(writes)
     os.close(archive)
-    with open(told, "rb") as file:
-        said = file.read()
+    with open(reads, "rb") as file:
+        message = file.read()
     status = os.waitpid(child, 0)[1]
-    found: dict[str, Any] = json.loads(said) if said else {"error": f"unpacking ended with status {status}"}
+    found: dict[str, Any] = json.loads(message) if message else {"error": f"unpacking ended with status {status}"}
     if "error" in found:
         raise OSError(found["error"])
     return found
 
 
-def _be(archive: int, place: str, tells: int) -> None:
+def _be(archive: int, place: str, writes: int) -> None:
     """In the child: unpack, and report the result."""
     try:
         linux.die_with_parent(signal.SIGKILL)
@@ -51,12 +51,12 @@ def _be(archive: int, place: str, tells: int) -> None:
         os.chroot(place)
         os.chdir("/")
         os.umask(0)
-        told: dict[str, Any] = {"bytes": _write_all(archive)}
-        told |= {name: _text(f"/etc/{name}") for name in ("passwd", "group")}
+        result: dict[str, Any] = {"bytes": _write_all(archive)}
+        result |= {name: _text(f"/etc/{name}") for name in ("passwd", "group")}
     except (OSError, ValueError, tarfile.TarError) as failure:
-        told = {"error": str(failure)}
-    with suppress(OSError), open(tells, "wb") as file:
-        file.write(json.dumps(told).encode())
+        result = {"error": str(failure)}
+    with suppress(OSError), open(writes, "wb") as file:
+        file.write(json.dumps(result).encode())
     os._exit(0)
 
 

@@ -158,10 +158,10 @@ def _preemptions(story: Story | None) -> int:
 def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
     """Return the queues whose waits differ between the runs."""
     old, new = (dict(_waits(course.stories, lasts)) for course in (comparison.without, comparison.changed))
-    nobody = (0.0, 0)
+    no_waits = (0.0, 0)
     rows = []
     for name in sorted({**old, **new}):
-        before, after = old.get(name, nobody), new.get(name, nobody)
+        before, after = old.get(name, no_waits), new.get(name, no_waits)
         if before != after:
             rows.append(QueueRow(name, before[0], after[0], before[1], after[1]))
     return rows
@@ -180,18 +180,18 @@ def _waits(stories: Mapping[str, Story], lasts: float) -> Iterator[tuple[str, tu
 
 
 def _workload(row: WorkloadRow) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
+    document: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
     for side, story in (("without", row.without), ("changed", row.changed)):
         if story is not None:
-            told[side] = _story(story)
-    return told if row.sooner is None else {**told, "startsSooner": round(row.sooner, _DIGITS)}
+            document[side] = _story(story)
+    return document if row.sooner is None else {**document, "startsSooner": round(row.sooner, _DIGITS)}
 
 
 def _story(story: Story) -> dict[str, Any]:
     times = {"startsAfter": story.starts, "endsAfter": story.ends}
-    told: dict[str, Any] = {name: round(time, _DIGITS) for name, time in times.items() if time is not None}
+    document: dict[str, Any] = {name: round(time, _DIGITS) for name, time in times.items() if time is not None}
     by = {"preemptedBy": story.by} if story.by else {}
-    return {**told, "preemptions": story.preemptions, **by}
+    return {**document, "preemptions": story.preemptions, **by}
 
 
 def _queue(row: QueueRow) -> dict[str, Any]:

@@ -37,8 +37,8 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 def cluster_records(event: WatchEvent) -> Iterator[Told]:
     """Return the records of a watch event."""
-    tell = _TELLERS.get(event.key.kind)
-    return iter(()) if tell is None else tell(event)
+    convert = _TELLERS.get(event.key.kind)
+    return iter(()) if convert is None else convert(event)
 
 
 def _of_node(event: WatchEvent) -> Iterator[Told]:

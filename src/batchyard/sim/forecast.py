@@ -57,7 +57,7 @@ SAMPLED: Final = 4
 HORIZON: Final = 14 * 24 * HOUR
 _SLICE: Final = 200
 _ROUNDING: Final = 1e-9
-_TOLD_MAX: Final = 5
+_NAMED_MAX: Final = 5
 QUANTILES: Final = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))
 
 
@@ -110,9 +110,9 @@ class Forecast:
             return 0
         if not self.moved:
             return self.of_forks(share)
-        told = in_order(self.moved)
+        ordered = in_order(self.moved)
         low, part = divmod(min(max(share * (len(LEVELS) + 1) - 1, 0), len(LEVELS) - 1), 1)
-        before, after = (told[min(int(low) + more, len(LEVELS) - 1)] for more in (0, part > _ROUNDING))
+        before, after = (ordered[min(int(low) + more, len(LEVELS) - 1)] for more in (0, part > _ROUNDING))
         return None if before is None or after is None else wait_of(before + (after - before) * part)
 
     def of_forks(self, share: float) -> Duration | None:
@@ -163,7 +163,7 @@ class Forecast:
 
 def forecasts(state: State, names: Collection[str], asked: Asked = Asked()) -> dict[str, Forecast]:
     """Return the forecasts of Workloads by namespace and name; finished ones are left out."""
-    return Forecaster(state, asked).told(names)
+    return Forecaster(state, asked).forecasts_by_name(names)
 
 
 def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
@@ -171,7 +171,7 @@ def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
     waiting = [view.key for line in lines_of(state, queues_of(state)).waiting.values() for view in line]
     drawn = nsmallest(count, waiting, lambda name: draw(state.at, "sample", name))
     found = forecasts(state, drawn, asked)
-    return [told.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, told in found.items()]
+    return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in found.items()]
 
 
 @dataclass(slots=True)
@@ -226,16 +226,16 @@ class Forecaster:
         self._lines = lines_of(state, self._queues)
         self._estimates: dict[str, Estimate] = {}
 
-    def told(self, names: Collection[str]) -> dict[str, Forecast]:
+    def forecasts_by_name(self, names: Collection[str]) -> dict[str, Forecast]:
         """Return the forecasts of these Workloads."""
         views = {name: view for name in names if (view := self._view(name)) is not None and not view.finished}
         waiting = [name for name, view in views.items() if not view.admitted]
-        told = {name: self._started(name) for name, view in views.items() if view.admitted}
+        forecasts_by_name = {name: self._started(name) for name, view in views.items() if view.admitted}
         if waiting:
             kept = lean(self._state, self._queues, self._lines, waiting)
             runs = self._forked(kept, waiting, self._arrivals(waiting))
-            told |= {name: self._forecast(name, kept, runs) for name in waiting}
-        return {name: told[name] for name in views}
+            forecasts_by_name |= {name: self._forecast(name, kept, runs) for name in waiting}
+        return {name: forecasts_by_name[name] for name in views}
 
     def _view(self, name: str) -> WorkloadView | None:
         obj = self._state.objects.get(_key(name))
@@ -305,18 +305,18 @@ class Forecaster:
         found = [run.starts.get(name) for run in runs]
         queue, place = self._lines.places.get(name, ("", 0))
         is_beyond = name not in kept.workloads
-        told_by_pace = [is_beyond or (start is None and run.was_cut) for start, run in zip(found, runs, strict=True)]
-        if any(told_by_pace):
+        is_extrapolated = [is_beyond or (start is None and run.was_cut) for start, run in zip(found, runs, strict=True)]
+        if any(is_extrapolated):
             paced = [_extrapolated(run, queue, place) for run in runs]
-            found = [pace if by else start for pace, by, start in zip(paced, told_by_pace, found, strict=True)]
+            found = [pace if by else start for pace, by, start in zip(paced, is_extrapolated, found, strict=True)]
         waits = sorted(wait for wait in found if wait is not None)
         depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
-        if any(told_by_pace):
+        if any(is_extrapolated):
             depends_on.append(
                 f"{place} Workloads are ahead of it: extrapolated from the pace at which the first of them start"
             )
-        told = Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
-        return told if self._asked.calibration is None else told.corrected_by(self._asked.calibration)
+        forecast = Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
+        return forecast if self._asked.calibration is None else forecast.corrected_by(self._asked.calibration)
 
     def _basis(self, kept: Lean) -> Basis:
         """Return the weakest basis of the run times involved."""
@@ -331,17 +331,17 @@ class Forecaster:
             if view.key in kept.workloads and self._estimate(view.key, kept.workloads[view.key]).basis is Basis.UNKNOWN
         ]
         may_see = self._asked.may_see
-        names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown[:_TOLD_MAX]]
-        told = [
+        names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown[:_NAMED_MAX]]
+        texts = [
             f"{name} holds {_held(view)} and its run time is unknown"
             for name, view in zip(names, unknown, strict=False)
         ]
-        if len(unknown) > _TOLD_MAX:
-            told.append(f"{len(unknown) - _TOLD_MAX} more with unknown run times are running")
+        if len(unknown) > _NAMED_MAX:
+            texts.append(f"{len(unknown) - _NAMED_MAX} more with unknown run times are running")
         why = self._why(name)
         if not is_certain and why:
-            told.append(f"it waits because: {why}")
-        return told
+            texts.append(f"it waits because: {why}")
+        return texts
 
     def _why(self, name: str) -> str:
         condition = find_condition(self._state.objects[_key(name)], "QuotaReserved")

@@ -39,7 +39,7 @@ class Loss:
     #: The gangs that were preempted for it.
     victims: list["Loss"] = field(default_factory=list)
 
-    def told(self, start: Instant) -> dict[str, Any]:
+    def document(self, start: Instant) -> dict[str, Any]:
         """Return the loss for JSON, with times in seconds from the start of the world."""
         whole_at = self.whole_at
         return {
@@ -48,7 +48,7 @@ class Loss:
             "wholeAt": None if whole_at is None else seconds(whole_at - start),
             "seconds": None if whole_at is None else seconds(whole_at - self.lost_at),
             "lostPodSeconds": seconds(self.lost_work),
-            "victims": [victim.told(start) for victim in self.victims],
+            "victims": [victim.document(start) for victim in self.victims],
         }
 
 

@@ -392,8 +392,8 @@ def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: 
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
         problem = "it is already set by Kueue's Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "keep one of them")))
-    said = settings_of(found[0].obj)
-    return {"kueue": said.sharing_fairly() if _is_fair(settings) else said}
+    configured = settings_of(found[0].obj)
+    return {"kueue": configured.sharing_fairly() if _is_fair(settings) else configured}
 
 
 def _is_fair(settings: Manifest | None) -> bool:

@@ -192,12 +192,12 @@ class Simulation:
 
 
 def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
-    def tell(record: Record) -> None:
+    def emit(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
             sink(event)
 
-    return tell
+    return emit
 
 
 def _pods_shown(world: World) -> list[Obj]:

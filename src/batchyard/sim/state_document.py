@@ -135,8 +135,13 @@ def _revision(obj: Obj) -> int:
 
 def _completed(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
-    told = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at), **metadata, "resourceVersion": str(revision)}
-    return {**obj, "metadata": told}
+    completed = {
+        "uid": uid_for(0, *key),
+        "creationTimestamp": format_time(at),
+        **metadata,
+        "resourceVersion": str(revision),
+    }
+    return {**obj, "metadata": completed}
 
 
 def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:

@@ -50,13 +50,13 @@ def manifest_texts(texts: Iterable[tuple[str, str]], part: Part = Part.ALL) -> I
 
 def as_manifests(state: State) -> list[Obj | None]:
     """Return the manifest of each object of a state, in its order; None for those that are left out."""
-    told, _ = with_runtimes(state)
+    timed, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
-    kept = [obj for obj in told.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
+    kept = [obj for obj in timed.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
     first = min((_created(obj) for obj in kept if group_kind(obj) in _WORK), default=0)
-    ran = _ran(told)
+    ran = _ran(timed)
     names = {id(obj) for obj in kept}
-    return [_manifest(obj, first, ran) if id(obj) in names else None for obj in told.objects.values()]
+    return [_manifest(obj, first, ran) if id(obj) in names else None for obj in timed.objects.values()]
 
 
 def _text_of(text: str, part: Part) -> str:
@@ -97,16 +97,16 @@ def _ran(state: State) -> Mapping[str, Duration]:
 
 def _manifest(obj: Obj, first: Instant, ran: Mapping[str, Duration]) -> Obj:
     kind, metadata = group_kind(obj), obj["metadata"]
-    told = {field: metadata[field] for field in _OF_METADATA if metadata.get(field)}
+    kept = {field: metadata[field] for field in _OF_METADATA if metadata.get(field)}
     found = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
-    annotations = {name: text for name, text in (told.get("annotations") or {}).items() if name != LAST_APPLIED}
+    annotations = {name: text for name, text in (kept.get("annotations") or {}).items() if name != LAST_APPLIED}
     if kind in _WORK:
         annotations[well_known.SUBMIT_AT] = duration_text(max(0, _created(obj) - first))
         if metadata["uid"] in ran and annotation(obj, well_known.RUNTIME) is None:
             annotations[well_known.RUNTIME] = duration_text(ran[metadata["uid"]])
     if kind == scheme.JOB:
         found["spec"] = _job_spec(obj["spec"])
-    return {**found, "metadata": {**told, **({"annotations": annotations} if annotations else {})}}
+    return {**found, "metadata": {**kept, **({"annotations": annotations} if annotations else {})}}
 
 
 def _job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

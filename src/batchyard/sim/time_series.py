@@ -97,7 +97,7 @@ class Curve:
     def means(self, end: Instant, parts: int) -> Sequence[float]:
         """Return the means over `parts` equal intervals from the begin to an end."""
         edges = [self._begun + (end - self._begun) * part // parts for part in range(parts + 1)]
-        told, index = [], 0
+        means_by_part, index = [], 0
         for begin, until in pairwise(edges):
             area, at = 0, begin
             while True:
@@ -106,5 +106,5 @@ class Curve:
                 if after >= until:
                     break
                 at, index = after, index + 1
-            told.append(area / (until - begin) if until > begin else float(self._points[index][1]))
-        return told
+            means_by_part.append(area / (until - begin) if until > begin else float(self._points[index][1]))
+        return means_by_part

@@ -333,10 +333,10 @@ class TraceReport:
     fragmentation: Fragmentation
     points: Sequence[PointRow]
 
-    def told(self) -> dict[str, Any]:
+    def api_document(self) -> dict[str, Any]:
         """Return plain values for JSON; fields are named as in the API."""
-        told: dict[str, Any] = _with_api_names(asdict(self))
-        return told
+        api_document: dict[str, Any] = _with_api_names(asdict(self))
+        return api_document
 
 
 class TraceRun:

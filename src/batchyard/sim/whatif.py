@@ -142,7 +142,7 @@ def course(
     simulation = Simulation(scenario, Options(horizon, seed, sink=log.append, state=start.state))
     finish(simulation)
     result = simulation.result()
-    later_log = [told for each in log if (told := _since(start.at, each))["time"] >= 0]
+    later_log = [shifted for each in log if (shifted := _since(start.at, each))["time"] >= 0]
     return Course(result, later_log, _stories(start, result, log))
 
 
@@ -174,25 +174,25 @@ def _stopped(start: Start, seed: int) -> Start:
 
 def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, Story]:
     """Return the life of each Workload that existed after the start, by namespace and name."""
-    told: dict[str, _Telling] = {}
+    timelines: dict[str, _Telling] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
             if not is_finished(obj):
                 age = age_of(obj, start.state.at)
-                told[_name(obj)] = _Telling(_queue(obj), starts=None if age is None else -seconds(age))
+                timelines[_name(obj)] = _Telling(_queue(obj), starts=None if age is None else -seconds(age))
     queues = {_name(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
         name = record.get("workload")
         if name is None:
             continue
         if record["event"] == "Deleted":
-            told.setdefault(name, _Telling("")).is_there = False
+            timelines.setdefault(name, _Telling("")).is_there = False
             continue
-        story = told.setdefault(name, _Telling(""))
+        story = timelines.setdefault(name, _Telling(""))
         story.note(record, _since(start.at, record)["time"])
     return {
         name: Story(each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there)
-        for name, each in told.items()
+        for name, each in timelines.items()
         if each.ends is None or each.ends > 0
     }
 
@@ -279,9 +279,11 @@ def told_of(kinds: Iterable[str]) -> list[str]:
     """Return the consequences of several unread kinds."""
     found = list(kinds)
     own = [kind for kind in found if kind.endswith(_OURS)]
-    told = [cost_of(kind) for kind in found if kind not in own]
+    texts = [cost_of(kind) for kind in found if kind not in own]
     names = ", ".join(kind_info(kind).plural for kind in own)
-    return [*told, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"] if own else told
+    return (
+        [*texts, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"] if own else texts
+    )
 
 
 # --- subjects ---

@@ -211,15 +211,15 @@ class Journal:
         self._file.execute(f"DELETE FROM revisions WHERE revision IN ({places})", revisions)  # noqa: S608 - as above
 
     def _acknowledge(self, revision: int) -> None:
-        with self._mark_told():
+        with self._mark_errors():
             self._mark.write(Marked(self._floor.identity, revision))
 
     def _flush_mark(self) -> None:
-        with self._mark_told():
+        with self._mark_errors():
             self._mark.flush()
 
     @contextmanager
-    def _mark_told(self) -> Iterator[None]:
+    def _mark_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -192,8 +192,8 @@ class _Reading:
                 below += 1
             note_replaced(self._replaced, change)
         if below != floor.rows:
-            told_rows = f"up to revision {floor.revision} it has {below} rows, not {floor.rows}"
-            raise damaged(self._path, told_rows)
+            mismatch = f"up to revision {floor.revision} it has {below} rows, not {floor.rows}"
+            raise damaged(self._path, mismatch)
         return Contents(floor, Recovered(revision, self._objects, changes), self._replaced)
 
     def _change(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:

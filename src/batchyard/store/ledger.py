@@ -94,7 +94,7 @@ class LedgerFile:
         """Return the matching entries, in order; TooBroad if that takes too long, Unreadable if reading fails."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         steps = iter(range(_STEPS_MAX))
-        with self._told():
+        with self._read_errors():
             where, values = self._conditions(query)
             self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
             try:
@@ -106,7 +106,7 @@ class LedgerFile:
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the entry of that number, if it is still kept; Unreadable if the file cannot be read."""
-        with self._told():
+        with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record(row)
 
@@ -119,21 +119,21 @@ class LedgerFile:
         return _bounds_in(self._reader)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _read_errors(self) -> Iterator[None]:
         """Translate errors of reading into TooBroad and Unreadable."""
         try:
             yield
         except (*DAMAGE, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise TooBroad from error
-            told = f"the decision ledger {self._path} cannot be read: {error}"
-            raise Unreadable(f"{told}; stop the platform, move the file away and start it again") from error
+            problem = f"the decision ledger {self._path} cannot be read: {error}"
+            raise Unreadable(f"{problem}; stop the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
         found = [*_of_fields(query)]
         if query.about:
-            told = "(kind = ? AND namespace = ? AND name GLOB ?)"
-            found.append((" OR ".join([told] * len(query.about)), [part for key in query.about for part in key]))
+            clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
+            found.append((" OR ".join([clause] * len(query.about)), [part for key in query.about for part in key]))
         if query.since is not None:
             found.append(("number >= ?", [self._first_at(query.since)]))
         if query.until is not None:
@@ -193,16 +193,16 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
 def _values(records: Sequence[DecisionRecord]) -> list[Any]:
     """Return the values of rows; records of one decision share one details object, which is encoded once."""
     values: list[Any] = []
-    told: Mapping[str, Any] = {}
+    previous: Mapping[str, Any] = {}
     encoded: bytes | None = None
     for number, at, component, regarding, type_, reason, message, details in records:
-        if details is not told:
-            told, encoded = details, _encode(details) if details else None
+        if details is not previous:
+            previous, encoded = details, _encode(details) if details else None
         values += (number, at, component, *regarding, type_, reason, message, encoded if details else None)
     return values
 
 
 def _record(row: Sequence[Any]) -> DecisionRecord:
     number, at, component, kind, namespace, name, type_, reason, message, details = row
-    told = {} if details is None else _decode(details)
-    return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, told)
+    decoded_details = {} if details is None else _decode(details)
+    return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)

@@ -89,8 +89,8 @@ def validated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -
     old = _object(request, "oldObject") if request.get("operation") == "UPDATE" else None
     faults = list(_faults(new, old, request.get("subResource") or ""))
     if faults:
-        told = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
-        return _refusal(request, told)
+        message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+        return _refusal(request, message)
     try:
         _check(new, old, groups, find)
     except Forbidden as refused:

@@ -79,7 +79,7 @@ def test_a_server_whose_every_watch_is_too_old_is_asked_less_and_less_often() ->
 def test_a_line_that_is_no_change_is_trouble(line: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
-    assert informer.told([line]) == []
+    assert informer.watched([line]) == []
     assert informer.trouble
 
 

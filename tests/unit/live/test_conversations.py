@@ -249,7 +249,7 @@ def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
 def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
     """All who may speak on a connection."""
     tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
-    tunnel.tell(PortStreams(tunnel, opening.ports(WEBSOCKET), wire))
+    tunnel.set_handler(PortStreams(tunnel, opening.ports(WEBSOCKET), wire))
     PortChannels(ports, opening.ports(WEBSOCKET, 80, 81), wire)
     CommandChannels(command, opening.command())
     spdy: list[Any] = [CommandStreams(wire, opening.command(SPDY)), PortStreams(wire, opening.ports(SPDY), wire)]

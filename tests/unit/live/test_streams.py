@@ -62,13 +62,13 @@ def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
         sink.takes = len(turns) != 3
         if len(turns) == 5:
             sink.takes = True
-            stream.tell()
+            stream.write_next()
         if sink.is_ended:
             loop.stop()
         else:
             loop.call_soon(look)
 
-    stream.tell()
+    stream.write_next()
     assert (len(sink.parts), sink.is_ended) == (1, False)
     loop.call_soon(look)
     loop.run_forever()
@@ -92,11 +92,11 @@ def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
     sink = Slow()
     sink.takes = False
     stream = Stream(Pieces(pieces()), Request("GET", "/"), sink, loop, Turns(loop).of(ANONYMOUS))
-    stream.tell()
+    stream.write_next()
     assert encoded == []
     sink.takes = True
     loop.set_exception_handler(lambda *_: loop.stop())
-    stream.tell()
+    stream.write_next()
     assert (encoded, sink.is_aborted) == ([0], False)
     loop.run_forever()
     loop.close()

@@ -49,8 +49,8 @@ class Tale:
     def crash(self, at: float, node: str) -> None:
         self.tell(at, cloud("Instance", node, {"phase": "Crashed"}))
 
-    def told(self) -> list[dict[str, Any]]:
-        return [loss.told(make.NOW) for loss in self.recoveries.losses]
+    def document(self) -> list[dict[str, Any]]:
+        return [loss.document(make.NOW) for loss in self.recoveries.losses]
 
     def only(self) -> Loss:
         (loss,) = self.recoveries.losses
@@ -91,10 +91,10 @@ def test_a_loss_lasts_until_all_pods_run_again() -> None:
     for number in range(2):
         tale.ends(150, "a", number)
     tale.runs(160, "a", 0, "m0", 2)
-    assert tale.told()[0]["wholeAt"] is None
+    assert tale.document()[0]["wholeAt"] is None
     tale.runs(170, "a", 1, "m1", 2)
     tale.runs(171, "a", 2, "m2", 2)
-    assert tale.told() == [
+    assert tale.document() == [
         {"gang": "team/a", "lostAt": 100, "wholeAt": 170, "seconds": 70, "lostPodSeconds": 200, "victims": []}
     ]
 
@@ -116,7 +116,7 @@ def test_a_machine_that_the_cloud_takes_back_is_lost_with_the_notice() -> None:
     tale.tell(100, cloud("Instance", "a-n0", {"phase": "Stopping"}))
     tale.restarts(101, "a")
     tale.tell(130, node("a-n0"), gone=True)
-    assert tale.told() == [
+    assert tale.document() == [
         {"gang": "team/a", "lostAt": 100, "wholeAt": 101, "seconds": 1, "lostPodSeconds": 200, "victims": []}
     ]
 
@@ -135,7 +135,7 @@ def test_machines_without_pods_of_gangs_are_no_loss() -> None:
     tale.tell(0, pod("alone", 0, "n"))
     tale.crash(100, "n")
     tale.crash(100, "elsewhere")
-    assert tale.told() == []
+    assert tale.document() == []
 
 
 def test_a_node_that_is_not_heard_of_or_gone_is_lost_too_but_only_once() -> None:
@@ -204,8 +204,8 @@ def test_a_gang_that_ends_before_it_is_whole_never_was() -> None:
 
 
 def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
-    told = message(f"team/{by}", f"uid-{by}", "", Occupant(f"team/{victim}", [], 0))
-    return [make.condition("Preempted", reason=reason, message=told)]
+    document = message(f"team/{by}", f"uid-{by}", "", Occupant(f"team/{victim}", [], 0))
+    return [make.condition("Preempted", reason=reason, message=document)]
 
 
 def test_whom_a_swap_costs_what_and_when_he_is_back() -> None:
@@ -217,7 +217,7 @@ def test_whom_a_swap_costs_what_and_when_he_is_back() -> None:
     tale.restarts(152, "high")
     tale.runs(700, "low", 0, "x", 2)
     tale.runs(705, "low", 1, "y", 2)
-    (loss,) = tale.told()
+    (loss,) = tale.document()
     assert (loss["gang"], loss["seconds"]) == ("team/high", 52)
     assert loss["victims"] == [
         {"gang": "team/low", "lostAt": 150, "wholeAt": 705, "seconds": 555, "lostPodSeconds": 300, "victims": []}

@@ -83,10 +83,10 @@ def test_a_run_may_end_early(tmp_path: Path) -> None:
 
 
 def test_plain_values_are_named_as_in_the_api(report: TraceReport) -> None:
-    told = report.told()
-    assert told["pods"]["placedInBoth"] == 3
-    assert told["waits"]["agree"][0] == {"within": 1, "pods": 1}
-    assert told["waits"]["excessHere"]["p50"] == 38
+    api_document = report.api_document()
+    assert api_document["pods"]["placedInBoth"] == 3
+    assert api_document["waits"]["agree"][0] == {"within": 1, "pods": 1}
+    assert api_document["waits"]["excessHere"]["p50"] == 38
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the trace is not beside the repository")

@@ -21,17 +21,17 @@ _SPEC: Final = ("spec",)
 _STATUS: Final = ("status",)
 
 
-def _checks_up(said: Fragment) -> Fragment:
+def _checks_up(old: Fragment) -> Fragment:
     """Convert a list of check names to a strategy for all flavors; it takes precedence over a given strategy."""
-    if names := said.get("admissionChecks"):
+    if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
-    strategy = said.get("admissionChecksStrategy")
+    strategy = old.get("admissionChecksStrategy")
     return {"admissionChecksStrategy": strategy} if strategy and strategy.get("admissionChecks") else {}
 
 
-def _checks_down(said: Fragment) -> Fragment:
+def _checks_down(new: Fragment) -> Fragment:
     """Return the strategy unchanged: both versions have it."""
-    return dict(said)
+    return dict(new)
 
 
 def _fungibility(name: str, old_word: str) -> Part:
@@ -41,25 +41,25 @@ def _fungibility(name: str, old_word: str) -> Part:
         f"spec.flavorFungibility.{name}",
         fields,
         fields,
-        lambda said: {name: "MayStopSearch"} if said == {name: old_word} else said,
+        lambda fragment: {name: "MayStopSearch"} if fragment == {name: old_word} else fragment,
         dict,
     )
 
 
-def _source_up(said: Fragment) -> Fragment:
+def _source_up(old: Fragment) -> Fragment:
     """Merge the ways to reach a cluster into one source; an empty location counts as none."""
-    if not said:
+    if not old:
         return {}
-    kube_config, profile = said.get("kubeConfig") or {}, said.get("clusterProfileRef")
+    kube_config, profile = old.get("kubeConfig") or {}, old.get("clusterProfileRef")
     source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
     return {"clusterSource": {**source, "clusterProfileRef": profile} if profile is not None else source}
 
 
-def _source_down(said: Fragment) -> Fragment:
+def _source_down(new: Fragment) -> Fragment:
     """Return the kubeconfig, which the older version always has, and the profile if there is one."""
-    if "clusterSource" not in said:
+    if "clusterSource" not in new:
         return {}
-    source = said["clusterSource"] or {}
+    source = new["clusterSource"] or {}
     kube_config = source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
     profile = source.get("clusterProfileRef")
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
@@ -228,12 +228,12 @@ class Items:
 
     def read(self, obj: Obj) -> Fragment:
         """Return the field of each item that has it."""
-        said = {}
+        found = {}
         for item in self._items(obj) or ():
             holder = _at(item, self.within)
             if isinstance(holder, Mapping) and holder.get(self.field) is not None:
-                said[item.get("name", "main")] = holder[self.field]
-        return said
+                found[item.get("name", "main")] = holder[self.field]
+        return found
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
         """Return the object with the field set in each item as the fragment says."""
@@ -261,18 +261,18 @@ def _at(obj: Any, path: tuple[str, ...]) -> Any:
     return obj
 
 
-def _class_up(said: Fragment) -> Fragment:
+def _class_up(old: Fragment) -> Fragment:
     """Convert name and source to a reference to the class; empty without either."""
-    reference = _SOURCES.get(said.get("priorityClassSource") or "")
-    name = said.get("priorityClassName")
+    reference = _SOURCES.get(old.get("priorityClassSource") or "")
+    name = old.get("priorityClassName")
     if reference is None or not name:
         return {}
     return {"priorityClassRef": {"group": reference[0], "kind": reference[1], "name": name}}
 
 
-def _class_down(said: Fragment) -> Fragment:
+def _class_down(new: Fragment) -> Fragment:
     """Convert a reference to the name and the source of the class; empty for other kinds."""
-    reference = said.get("priorityClassRef") or {}
+    reference = new.get("priorityClassRef") or {}
     source = _SOURCE_OF.get((reference.get("group", ""), reference.get("kind", "")))
     return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
 
@@ -296,7 +296,7 @@ def _domains(assignment: Obj) -> Obj:
 
 def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
     """Apply the change to every assignment."""
-    return lambda said: {name: change(assignment) for name, assignment in said.items()}
+    return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
 
 
 PARTS: Final = (

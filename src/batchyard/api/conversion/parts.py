@@ -80,8 +80,8 @@ def renamed(path: tuple[str, ...], old: str, new: str) -> Part:
         ".".join((*path, new)),
         Fields(path, (old,)),
         Fields(path, (new,)),
-        lambda said: {new: said[old]} if said else {},
-        lambda said: {old: said[new]} if said else {},
+        lambda current: {new: current[old]} if current else {},
+        lambda current: {old: current[new]} if current else {},
     )
 
 
@@ -113,22 +113,22 @@ def converted(obj: Obj, parts: Sequence[Part], *, taken: str, kept: str) -> Obj:
     """
     originals, left = _originals(obj, taken), {}
     for part in parts:
-        said = part.old.read(obj)
-        now = _taken_up(originals.get(part.name), part, said)
+        current = part.old.read(obj)
+        now = _taken_up(originals.get(part.name), part, current)
         if now is None:
-            now = part.upgrade(said)
-        if part.downgrade(now) != said:
-            left[part.name] = said
+            now = part.upgrade(current)
+        if part.downgrade(now) != current:
+            left[part.name] = current
         obj = part.new.write(part.old.write(obj, {}), now)
     return _annotated(obj, taken, kept, left)
 
 
-def _taken_up(original: Any, part: Part, said: Fragment) -> Fragment | None:
+def _taken_up(original: Any, part: Part, current: Fragment) -> Fragment | None:
     """Return the original if it still matches the part, else None."""
     if not isinstance(original, Mapping):
         return None
     try:
-        return original if part.downgrade(original) == said else None
+        return original if part.downgrade(original) == current else None
     except _MALFORMED:
         return None
 

@@ -50,11 +50,11 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a container whose missing requests are set to its limits."""
-    unsaid = _unsaid_requests(container)
-    if not unsaid:
+    missing = _unsaid_requests(container)
+    if not missing:
         return container
     resources = container["resources"]
-    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **unsaid}}}
+    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **missing}}}
 
 
 def _unsaid_requests(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,8 +216,8 @@ def _complete(limit: Mapping[str, Any]) -> Mapping[str, Any]:
         return limit
     default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
     request = {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
-    said = {"default": default, "defaultRequest": request}
-    return {**limit, **{field: value for field, value in said.items() if value}}
+    defaults = {"default": default, "defaultRequest": request}
+    return {**limit, **{field: value for field, value in defaults.items() if value}}
 
 
 # --- node ---

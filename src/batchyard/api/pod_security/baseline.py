@@ -240,10 +240,12 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
             return None
         found = [flaws(part) for part in (spec, *containers(spec))]
         bad = sorted({flaw["type"] for flaw in found if "type" in flaw})
-        told = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
-        told += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
+        details = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
+        details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
         subject = setters(names, by_pod=bool(flaws(spec)))
-        return Violation("seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(told)}")
+        return Violation(
+            "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
+        )
 
     return check
 

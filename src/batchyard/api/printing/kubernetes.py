@@ -85,8 +85,8 @@ def addresses(obj: Obj, _now: Instant) -> str:
 
 def _first(found: Sequence[str], of: int) -> str:
     """Return the first few of many."""
-    told = ",".join(found[:_SHOWN])
-    return f"{told} + {of - _SHOWN} more..." if told and of > _SHOWN else told
+    shown = ",".join(found[:_SHOWN])
+    return f"{shown} + {of - _SHOWN} more..." if shown and of > _SHOWN else shown
 
 
 def _some(found: Sequence[str]) -> str:

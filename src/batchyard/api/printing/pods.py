@@ -41,15 +41,15 @@ def ready(obj: Obj, _now: Instant) -> str:
 
 def status(obj: Obj, _now: Instant) -> str:
     """Return the status word of a pod: its deletion, the reason of its containers, or its phase."""
-    phase, said = value(obj, "status", "phase"), value(obj, "status", "reason")
+    phase, pod_reason = value(obj, "status", "phase"), value(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
-        if said == _NODE_LOST:
+        if pod_reason == _NODE_LOST:
             return "Unknown"
         if phase not in _ENDED:
             return "Terminating"
     gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _GATED
     start = _start(obj)
-    return _of_containers(obj, start) or start.reason or (_GATED if gated else text(said or phase))
+    return _of_containers(obj, start) or start.reason or (_GATED if gated else text(pod_reason or phase))
 
 
 def restarts(obj: Obj, now: Instant) -> str:

@@ -64,8 +64,8 @@ def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     meaning = meaning_of(scheme.STATEFUL_SET)
     if not all(meaning.is_same_field("StatefulSetSpec", field, spec, before) for field in kept):
         names = ", ".join(f"'{name}'" for name in _CHANGEABLE[:-1])
-        told = f"updates to statefulset spec for fields other than {names} and '{_CHANGEABLE[-1]}' are forbidden"
-        yield faults.forbidden("spec", told, "make another StatefulSet")
+        message = f"updates to statefulset spec for fields other than {names} and '{_CHANGEABLE[-1]}' are forbidden"
+        yield faults.forbidden("spec", message, "make another StatefulSet")
 
 
 def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
@@ -73,8 +73,8 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
     yield from metadata.metadata_faults(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_NAME_MAX:
-        told = f"must be no more than {_CRON_NAME_MAX} characters"
-        yield faults.invalid("metadata.name", name, told, "shorten it: its Jobs are named after it")
+        message = f"must be no more than {_CRON_NAME_MAX} characters"
+        yield faults.invalid("metadata.name", name, message, "shorten it: its Jobs are named after it")
     yield from _schedule_faults(spec["schedule"])
     yield from _time_zone_faults(spec.get("timeZone"))
     policy = spec.get("concurrencyPolicy", "Allow")
@@ -94,12 +94,12 @@ def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, st
     wrong = list(metadata.selector_faults(selector, "spec.selector"))
     yield from wrong
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        told = f"empty selector is invalid for {kind.lower()}"
-        yield faults.invalid("spec.selector", selector, told, "select the labels of the template")
+        message = f"empty selector is invalid for {kind.lower()}"
+        yield faults.invalid("spec.selector", selector, message, "select the labels of the template")
     selected = None if wrong else parsed_selector(selector)
     if selected is not None and not selected.matches(labels):
-        told = "`selector` does not match template `labels`"
-        yield faults.invalid(_LABELS, labels, told, "give the template the labels of the selector")
+        message = "`selector` does not match template `labels`"
+        yield faults.invalid(_LABELS, labels, message, "give the template the labels of the selector")
 
 
 def _schedule_faults(schedule: str) -> Iterator[FieldError]:

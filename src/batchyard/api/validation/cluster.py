@@ -168,11 +168,11 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
 
 def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
     """An image row names exactly one source, and its paths are absolute."""
-    said = [field for field in ("environment", "root", "machine", "engine") if row.get(field)]
-    if len(said) != 1:
-        told = "must say one of environment, root, machine and engine"
+    sources = [field for field in ("environment", "root", "machine", "engine") if row.get(field)]
+    if len(sources) != 1:
+        message = "must say one of environment, root, machine and engine"
         yield faults.invalid(
-            path, row, told, "name a virtualenv, a root folder, or say machine: true, or engine: podman or docker"
+            path, row, message, "name a virtualenv, a root folder, or say machine: true, or engine: podman or docker"
         )
     for field in ("image",) if row.get("engine") is None else ("workingDir",):
         if row.get(field):
@@ -240,9 +240,9 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
             booked = sum(rows[n]["count"] for n in (i, *others))
             if booked > bound["count"]:
                 names = ", ".join(rows[n]["name"] for n in others) or "no other reservation"
-                told = f"{bound['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked}"
+                message = f"{bound['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked}"
                 remedy = f"lower count, or choose another window: {names} holds machines when it starts"
-                yield faults.invalid(f"spec.reservations[{i}].count", rows[i]["count"], told, remedy)
+                yield faults.invalid(f"spec.reservations[{i}].count", rows[i]["count"], message, remedy)
 
 
 def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:

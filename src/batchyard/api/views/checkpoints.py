@@ -32,9 +32,9 @@ class Resumption(NamedTuple):
     work: Duration
 
 
-def checkpoint_interval(told: Iterable[Obj | None]) -> Duration | None:
+def checkpoint_interval(objects: Iterable[Obj | None]) -> Duration | None:
     """Return the checkpoint interval from the first object that has one: the pod, its Job, its JobSet."""
-    intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in told if obj is not None)
+    intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
@@ -103,8 +103,8 @@ def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed is not None and resumed.work:
-        told = (_REASON, f"{duration_text(resumed.work)}{_BETWEEN}{resumed.place}")
-        conditions.insert(0, condition(RESUMED, True, told, None, now))
+        why = (_REASON, f"{duration_text(resumed.work)}{_BETWEEN}{resumed.place}")
+        conditions.insert(0, condition(RESUMED, True, why, None, now))
     return with_status(pod, {**pod["status"], "conditions": conditions})
 
 

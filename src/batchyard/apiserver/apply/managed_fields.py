@@ -322,13 +322,13 @@ def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
         for path in paths(fields)
     ]
     if len(causes) == 1:
-        told = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+        message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         lines: list[str] = []
         for claim, fields in conflicts:
             lines += [f"conflicts with {claim.title}:", *(f"- {path}" for path in paths(fields))]
-        told = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
-    return Refused(409, "Conflict", told, {"causes": causes})
+        message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
+    return Refused(409, "Conflict", message, {"causes": causes})
 
 
 # --- managedFields as they are written ---
@@ -404,8 +404,8 @@ def check_config(config: Mapping[str, Any], shape: Shape) -> None:
         group, _, version = str(config.get("apiVersion")).rpartition("/")
         kind = f"{group}/{version}, Kind={config.get('kind')}"
         named = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {kind}"
-        told = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in unknown)
-        raise bad_request(f"failed to create typed patch object ({named}): {told}")
+        message = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in unknown)
+        raise bad_request(f"failed to create typed patch object ({named}): {message}")
 
 
 def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:

@@ -52,13 +52,15 @@ def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
 
 def forbidden(attributes: Attributes, reason: str = "") -> Refused:
     """Return the 403 error of a denied request, in Kubernetes' wording."""
-    told = f'User "{attributes.user.name}" cannot {attributes.verb}'
+    message = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
-        return Refused(403, "Forbidden", f'forbidden: {told} path "{attributes.path}"')
+        return Refused(403, "Forbidden", f'forbidden: {message} path "{attributes.path}"')
     part = f"/{attributes.subresource}" if attributes.subresource else ""
     where = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
-    told += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
-    return refused_resource(attributes.group, attributes.resource, attributes.name, f"{told}{reason and f': {reason}'}")
+    message += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
+    return refused_resource(
+        attributes.group, attributes.resource, attributes.name, f"{message}{reason and f': {reason}'}"
+    )
 
 
 def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:

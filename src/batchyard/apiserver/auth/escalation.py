@@ -76,8 +76,8 @@ class Escalation:
         if not missing:
             return
         groups = " ".join(map(json.dumps, user.groups))
-        told = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
-        why = "\n".join([told, *sorted(map(str, missing))])
+        message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
+        why = "\n".join([message, *sorted(map(str, missing))])
         raise refused_resource(GROUP, _RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), why)
 
 

@@ -61,12 +61,12 @@ class Reviews:
         kind = "LocalSubjectAccessReview"
         user = _user_in(kind, spec)
         if spec.get("nonResourceAttributes"):
-            told = "disallowed on this kind of request"
-            raise _refused(kind, faults.invalid("spec.nonResourceAttributes", {}, told, _REMEDY))
+            message = "disallowed on this kind of request"
+            raise _refused(kind, faults.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
         asked = _text(_object(spec, "resourceAttributes"), "namespace")
         if asked != namespace:
-            told = f"must match metadata.namespace: {namespace}"
-            raise _refused(kind, faults.invalid("spec.resourceAttributes.namespace", asked, told, "leave it out"))
+            message = f"must match metadata.namespace: {namespace}"
+            raise _refused(kind, faults.invalid("spec.resourceAttributes.namespace", asked, message, "leave it out"))
         return self._decided(kind, user, spec)
 
     def _own_rules(self, request: Request, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
@@ -99,13 +99,13 @@ class Reviews:
         of_resource, of_path = _object(spec, "resourceAttributes"), _object(spec, "nonResourceAttributes")
         is_of_path = spec.get("nonResourceAttributes") is not None
         if (spec.get("resourceAttributes") is not None) == is_of_path:
-            told = (
+            message = (
                 "cannot be specified in combination with resourceAttributes"
                 if is_of_path
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_of_path else "spec.resourceAttributes"
-            raise _refused(kind, faults.invalid(field, of_path, told, _REMEDY))
+            raise _refused(kind, faults.invalid(field, of_path, message, _REMEDY))
         if is_of_path:
             asked = Attributes(user, _text(of_path, "verb"), path=_text(of_path, "path"))
         else:
@@ -142,8 +142,8 @@ def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -
     ignored = ("managedFields", "namespace") if is_placed else ("managedFields",)
     said = {field: value for field, value in metadata.items() if value and field not in ignored}
     if said:
-        told = "must be empty except for namespace" if is_placed else "must be empty"
-        raise _refused(kind, faults.invalid("metadata", said, told, "leave it out"))
+        message = "must be empty except for namespace" if is_placed else "must be empty"
+        raise _refused(kind, faults.invalid("metadata", said, message, "leave it out"))
 
 
 def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -157,8 +157,8 @@ def _user_in(kind: str, spec: Mapping[str, Any]) -> User:
     """Return the user that a spec names."""
     user, groups, extra = _text(spec, "user"), _texts(spec, "groups"), _object(spec, "extra")
     if not user and not groups:
-        told = "at least one of user or group must be specified"
-        raise _refused(kind, faults.invalid("spec.user", user, told, "name one"))
+        message = "at least one of user or group must be specified"
+        raise _refused(kind, faults.invalid("spec.user", user, message, "name one"))
     return User(user, groups, _text(spec, "uid"), tuple((key, _texts(extra, key)) for key in extra))
 
 
@@ -250,13 +250,13 @@ class TokenRequests:
         bound = self._found(Key(_BOUND[kind][0], namespace, str(reference.get("name", ""))), _BOUND[kind][1])
         of = (bound.get("spec") or {}).get("serviceAccountName") or "default"
         if kind == "Pod" and of != account:
-            told = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{of}"'
-            raise bad_request(told)
+            message = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{of}"'
+            raise bad_request(message)
         wanted, uid = reference.get("uid"), bound["metadata"]["uid"]
         if wanted and wanted != uid:
             why = f"the UID in the bound object reference ({wanted}) does not match the UID in record"
-            told = f'Operation cannot be fulfilled on {kind} "{bound["metadata"]["name"]}": {why}'
-            raise Refused(409, "Conflict", told)
+            message = f'Operation cannot be fulfilled on {kind} "{bound["metadata"]["name"]}": {why}'
+            raise Refused(409, "Conflict", message)
         return bound
 
     def _found(self, key: Key, resource: str) -> Obj:
@@ -273,8 +273,8 @@ def _check_place(metadata: Any, namespace: str, name: str) -> None:
     for field, wanted in (("name", name), ("namespace", namespace)):
         given = metadata.get(field)
         if given and given != wanted:
-            told = f"must match the service account {field} if specified"
-            raise _token_requests_refused(faults.invalid(f"metadata.{field}", given, told, "leave it out"), name)
+            message = f"must match the service account {field} if specified"
+            raise _token_requests_refused(faults.invalid(f"metadata.{field}", given, message, "leave it out"), name)
 
 
 def _seconds(spec: Mapping[str, Any]) -> int:

@@ -95,8 +95,10 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
     for i, version in enumerate(spec["versions"]):
         yield from _faults_of_version(version, f"spec.versions[{i}]")
     if spec.get("preserveUnknownFields"):
-        told = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
-        yield invalid("spec.preserveUnknownFields", True, told, "")
+        message = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        )
+        yield invalid("spec.preserveUnknownFields", True, message, "")
 
 
 def definition_warnings(definition: Obj) -> list[str]:
@@ -139,8 +141,8 @@ def _group_faults(definition: Obj) -> Iterator[FieldError]:
         yield invalid("spec.group", group, "should be a domain with at least one dot", "")
     is_protected = any(group == each or group.endswith(f".{each}") for each in _PROTECTED)
     if is_protected and not annotation(definition, _APPROVAL):
-        told = f'protected groups must have approval annotation "{_APPROVAL}", see https://github.com/kubernetes/enhancements/pull/1111'
-        yield required(f"metadata.annotations[{_APPROVAL}]", told, "")
+        text = f'protected groups must have approval annotation "{_APPROVAL}", see https://github.com/kubernetes/enhancements/pull/1111'
+        yield required(f"metadata.annotations[{_APPROVAL}]", text, "")
 
 
 def _name_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -149,8 +151,8 @@ def _name_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
             yield invalid(f"spec.names.{field}", given[field], message, "")
     for field in ("kind", "listKind"):
         for message in names.dns1035_label(given[field].lower()) if given.get(field) else ():
-            told = f"may have mixed case, but should otherwise match: {message}"
-            yield invalid(f"spec.names.{field}", given[field], told, "")
+            text = f"may have mixed case, but should otherwise match: {message}"
+            yield invalid(f"spec.names.{field}", given[field], text, "")
     for field in ("shortNames", "categories"):
         for i, each in enumerate(given.get(field) or ()):
             for message in names.dns1035_label(each):
@@ -179,8 +181,8 @@ def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
     if strategy not in ("None", "Webhook"):
         yield unsupported("spec.conversion.strategy", strategy, ("None", "Webhook"))
     elif strategy == "Webhook" and built_in_kind(definition) is None:
-        told = "conversion webhooks are not supported: use strategy None, which changes only apiVersion"
-        yield forbidden("spec.conversion.strategy", told, "")
+        message = "conversion webhooks are not supported: use strategy None, which changes only apiVersion"
+        yield forbidden("spec.conversion.strategy", message, "")
 
 
 def _faults_of_version(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -201,8 +203,8 @@ def _faults_of_version(version: Mapping[str, Any], path: str) -> Iterator[FieldE
 
 def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if column["type"] not in _COLUMN_TYPES:
-        told = f"must be one of {','.join(_COLUMN_TYPES)}"
-        yield invalid(f"{path}.type", column["type"], told, "")
+        message = f"must be one of {','.join(_COLUMN_TYPES)}"
+        yield invalid(f"{path}.type", column["type"], message, "")
     try:
         path_of(column["jsonPath"])
     except BadPath as error:
@@ -219,8 +221,8 @@ def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldE
             yield invalid(f"{path}.{field}", scale[field], f"should be a json path under {below[0][:-1]}", "")
     selector = scale.get("labelSelectorPath")
     if selector and not selector.startswith((".spec.", ".status.")):
-        told = "should be a json path under either .status or .spec"
-        yield invalid(f"{path}.labelSelectorPath", selector, told, "")
+        message = "should be a json path under either .status or .spec"
+        yield invalid(f"{path}.labelSelectorPath", selector, message, "")
 
 
 def _selectable_faults(version: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -238,6 +240,6 @@ def _selectable_faults(version: Mapping[str, Any], schema: Schema, path: str) ->
         elif not of:
             yield invalid(f"{path}[{i}].jsonPath", written, "does not refer to a valid field", "")
         elif of.get("type") not in ("boolean", "integer", "string"):
-            told = "must point to a field of type string, boolean or integer"
-            yield invalid(f"{path}[{i}].jsonPath", written, told, "")
+            message = "must point to a field of type string, boolean or integer"
+            yield invalid(f"{path}[{i}].jsonPath", written, message, "")
         seen.append(written)

@@ -102,8 +102,8 @@ class CustomStrategy:
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises Refused if the definition is terminating."""
         if self._is_leaving:
-            told = "create not allowed while custom resource definition is terminating"
-            raise Refused(405, "MethodNotAllowed", told)
+            message = "create not allowed while custom resource definition is terminating"
+            raise Refused(405, "MethodNotAllowed", message)
         return list(self._rules.faults(new, NOTHING))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:

@@ -58,8 +58,8 @@ def schema_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     yield from _faults(schema, path, "must not be empty at the root")
     metadata = properties(schema).get("metadata", {})
     if not _IN_METADATA.issuperset(properties(metadata)) or set(metadata) - {"type", "properties", "description"}:
-        told = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        yield forbidden(f"{path}.properties[metadata]", told, "")
+        message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        yield forbidden(f"{path}.properties[metadata]", message, "")
 
 
 def _faults(schema: Schema, path: str, must_have_type: str) -> Iterator[FieldError]:
@@ -84,8 +84,8 @@ def _type_faults(schema: Schema, path: str, must_have: str) -> Iterator[FieldErr
     if found and found not in _TYPES:
         yield unsupported(f"{path}.type", found, _TYPES)
     if schema.get(EMBEDDED) and found != "object":
-        told = f"must be object if {EMBEDDED} is true"
-        yield invalid(f"{path}.type", found, told, "") if found else required(f"{path}.type", told, "")
+        message = f"must be object if {EMBEDDED} is true"
+        yield invalid(f"{path}.type", found, message, "") if found else required(f"{path}.type", message, "")
     elif not found and not schema.get(INT_OR_STRING) and not schema.get(PRESERVES):
         yield required(f"{path}.type", must_have, "")
     if found == "array" and not isinstance(schema.get("items"), Mapping):
@@ -100,8 +100,8 @@ def _extension_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     if schema.get(EMBEDDED) and additional(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set", "")
     if schema.get(EMBEDDED) and not schema.get(PRESERVES) and not properties(schema):
-        told = f"must not be empty if {EMBEDDED} is true without {PRESERVES}"
-        yield required(f"{path}.properties", told, "")
+        message = f"must not be empty if {EMBEDDED} is true without {PRESERVES}"
+        yield required(f"{path}.properties", message, "")
     if schema.get(PRESERVES) is False:
         yield invalid(f"{path}.{PRESERVES}", False, "must be true or undefined", "")
     if properties(schema) and additional(schema) is not None:
@@ -128,14 +128,16 @@ def _map_key_faults(schema: Schema, keys: Sequence[str], path: str) -> Iterator[
     if not keys:
         yield required(f"{path}.{MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
     if of.get("type") != "object":
-        told = f"must be object if parent array's {LIST_TYPE} is map"
-        yield invalid(f"{path}.items.type", of.get("type", ""), told, "")
+        message = f"must be object if parent array's {LIST_TYPE} is map"
+        yield invalid(f"{path}.items.type", of.get("type", ""), message, "")
     for i, key in enumerate(keys):
         if key not in properties(of):
             yield invalid(f"{path}.{MAP_KEYS}[{i}]", key, "entries must all be names of item properties", "")
         elif key not in (of.get("required") or ()) and "default" not in properties(of)[key]:
-            told = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
-            yield required(f"{path}.items.properties[{key}].default", told, "")
+            message = (
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            )
+            yield required(f"{path}.items.properties[{key}].default", message, "")
 
 
 def _word_faults(schema: Schema, path: str) -> Iterator[FieldError]:
@@ -143,11 +145,11 @@ def _word_faults(schema: Schema, path: str) -> Iterator[FieldError]:
         if word in schema:
             yield forbidden(f"{path}.{word}", f"{word} is not supported", "")
     if schema.get("uniqueItems"):
-        told = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield forbidden(f"{path}.uniqueItems", told, "")
+        message = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        yield forbidden(f"{path}.uniqueItems", message, "")
     if (pattern := schema.get("pattern")) and (wrong := pattern_fault(pattern)):
-        told = f"must be a valid regular expression, but isn't: {wrong}"
-        yield invalid(f"{path}.pattern", pattern, told, "")
+        message = f"must be a valid regular expression, but isn't: {wrong}"
+        yield invalid(f"{path}.pattern", pattern, message, "")
 
 
 def _rule_faults(schema: Schema, path: str) -> Iterator[FieldError]:

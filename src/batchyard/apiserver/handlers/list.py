@@ -152,9 +152,9 @@ def revision_of(text: str) -> int:
 def check_not_ahead(wanted: int, revision: int) -> None:
     """Raise Refused if the requested revision is in the future."""
     if wanted > revision:
-        told = f"Too large resource version: {wanted}, current: {revision}"
+        message = f"Too large resource version: {wanted}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-        raise Refused(504, "Timeout", told, {"causes": [cause], "retryAfterSeconds": 1})
+        raise Refused(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:

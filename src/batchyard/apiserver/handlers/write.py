@@ -142,8 +142,8 @@ class Registry:
         if stored is None:
             made = decoded(_newborn(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
-                told = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                raise conflict(path, path.name, told)
+                message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(path, path.name, message)
             return self._made(made, path, options, result.entries)
         sent = decoded(Body(result.obj, body.faults), path, options)
         return self._replaced(sent, stored, path, options, result.entries)
@@ -332,8 +332,8 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     """Raise Refused if the update is for another UID or resourceVersion, or lacks a required resourceVersion."""
     new, old = sent["metadata"], stored["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
-        told = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
-        raise conflict(path, path.name, told)
+        message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        raise conflict(path, path.name, message)
     # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
         raise conflict(path, path.name)
@@ -353,9 +353,9 @@ def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldErr
     """Yield an error for finalizers added to an object that is being deleted."""
     further = sorted({*new} - {*old})
     if further:
-        told = ", ".join(f'"{name}"' for name in further)
+        message = ", ".join(f'"{name}"' for name in further)
         problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
-        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{told}}}")
+        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
 
 
 def _second_of(time: str) -> int:
@@ -365,8 +365,8 @@ def _second_of(time: str) -> int:
 
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
     if unmet := options.unmet(stored):
-        told = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
-        raise Refused(409, "Conflict", told, details(path, name))
+        message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
+        raise Refused(409, "Conflict", message, details(path, name))
 
 
 def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:

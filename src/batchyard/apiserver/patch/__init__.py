@@ -51,5 +51,5 @@ def check_media_type(content_type: str, *, strategic: bool) -> None:
     """Raise Refused if a media type is not that of a supported patch."""
     accepted = media_types(strategic=strategic)
     if content_type not in accepted:
-        told = f"accepted media types include: {', '.join(accepted)}"
-        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")
+        message = f"accepted media types include: {', '.join(accepted)}"
+        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}")

@@ -148,8 +148,8 @@ def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
     stated: Iterator[Any] = iter([_key_of(item, key) for item in order])
     given = [item for item in patch if not key or _directive_of(item) is None]
     if patch and order and not all(_key_of(item, key) in stated for item in given):
-        told = f"doesn't match {_ORDER.rstrip('/')} list:\n{order}\n"
-        raise bad_request(f"The order in patch list:\n{list(patch)}\n {told}")
+        message = f"doesn't match {_ORDER.rstrip('/')} list:\n{order}\n"
+        raise bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
 
 def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key: str) -> list[Any]:

@@ -80,8 +80,8 @@ class Finalize:
         asked = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
         result = self._objects.attempt(Update(with_metadata(new, resourceVersion=asked)), dry_run=options.dry_run)
         if result.obj is None:
-            told = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
-            raise Refused(409, "Conflict", told, details)
+            message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
+            raise Refused(409, "Conflict", message, details)
         return Response(200, self._strategy.show(result.obj, "v1"))
 
 

@@ -111,8 +111,8 @@ def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
     for what, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
         asked = wanted.get(field)
         if asked and asked != found[field]:
-            told = f"{what} in precondition: {asked}, {what} in object meta: {found[field]}"
-            raise _conflict(name, f"Precondition failed: {told}", "pods")
+            message = f"{what} in precondition: {asked}, {what} in object meta: {found[field]}"
+            raise _conflict(name, f"Precondition failed: {message}", "pods")
     if is_terminating(pod):
         raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
     if node_of(pod):
@@ -122,8 +122,8 @@ def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
 
 
 def _conflict(name: str, why: str, resource: str = "pods/binding") -> Refused:
-    told = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return Refused(409, "Conflict", told, {"name": name, "kind": resource})
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return Refused(409, "Conflict", message, {"name": name, "kind": resource})
 
 
 # --- evictions ---
@@ -191,8 +191,8 @@ def _evictions_sent(request: Request, namespace: str, name: str) -> Mapping[str,
         raise bad_request("the request body is not an Eviction")
     version = sent.get("apiVersion") or _VERSIONS[0]
     if version not in _VERSIONS:
-        told = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"
-        raise bad_request(told)
+        message = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"
+        raise bad_request(message)
     metadata = sent.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     if (metadata.get("namespace") or namespace) != namespace:

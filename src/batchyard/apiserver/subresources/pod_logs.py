@@ -181,23 +181,23 @@ def _instant(text: str) -> Instant:
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
     """Raise Refused, in the kubelet's words, if the container has no log."""
     name, status = pod["metadata"]["name"], _status_of(pod, container)
-    told = f'container "{container}" in pod "{name}"'
+    message = f'container "{container}" in pod "{name}"'
     if not status:
-        raise bad_request(f"{told} is not available")
+        raise bad_request(f"{message} is not available")
     state, last = status.get("state") or {}, _ended(status.get("lastState"))
     if previous:
         if not _has_run(last):
-            raise bad_request(f"previous terminated {told} not found")
+            raise bad_request(f"previous terminated {message} not found")
     elif "running" in state:
         return
     elif (ended := _ended(state) or last) is not None:
         if not _has_run(ended) and not _has_run(last):
-            raise bad_request(f"{told} is terminated")
+            raise bad_request(f"{message} is terminated")
     elif "waiting" in state:
         reason = state["waiting"].get("reason", "")
-        raise bad_request(f"{told} is waiting to start: {_NO_IMAGE.get(reason, reason)}")
+        raise bad_request(f"{message} is waiting to start: {_NO_IMAGE.get(reason, reason)}")
     else:
-        raise bad_request(f"{told} is waiting to start - no logs yet")
+        raise bad_request(f"{message} is waiting to start - no logs yet")
 
 
 def _status_of(pod: Obj, container: str) -> Mapping[str, Any]:

@@ -53,8 +53,8 @@ def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
     asked = _listed(request, "sec-websocket-protocol")
     chosen = next((each for each in asked or [UNNAMED] if each in spoken), None)
     if chosen is None:
-        told = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
-        raise Refused(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {told}")
+        message = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
+        raise Refused(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
     return chosen
 
 
@@ -65,8 +65,8 @@ def _spdy_protocol(request: Request, spoken: Sequence[str]) -> str:
         raise bad_request(f"unable to upgrade: header {header.title()} does not exist in request")
     chosen = next((each for each in asked if each in spoken), None)
     if chosen is None:
-        told = f"client supports [{' '.join(asked)}], server accepts [{' '.join(spoken)}]"
-        raise Refused(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {told}")
+        message = f"client supports [{' '.join(asked)}], server accepts [{' '.join(spoken)}]"
+        raise Refused(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
     return chosen
 
 
@@ -177,10 +177,14 @@ def status_of(command: Sequence[str], ending: Ending) -> Mapping[str, Any]:
     """Return the Status of a finished command, as kubelet and containerd report it."""
     if ending.failure:
         causes = {"causes": [{"message": ending.failure}]}
-        told = f"Internal error occurred: {ending.failure}"
-        return {"metadata": {}, "status": "Failure", "message": told, "reason": "InternalError", "details": causes} | {
-            "code": 500
-        }
+        message = f"Internal error occurred: {ending.failure}"
+        return {
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": "InternalError",
+            "details": causes,
+        } | {"code": 500}
     if not ending.exit_code:
         return {"metadata": {}, "status": "Success"}
     why = f"error executing command [{' '.join(command)}], exit code {ending.exit_code}"

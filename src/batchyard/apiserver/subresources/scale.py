@@ -111,13 +111,15 @@ class Scale:
     def _found(self, namespace: str, name: str) -> Obj:
         found = self._objects.get(Key(self._info.constant, namespace, name))
         if found is None:
-            told = f'{self._info.plural}.{self._info.group} "{name}" not found'
-            raise Refused(404, "NotFound", told, {"name": name, "group": self._info.group, "kind": self._info.plural})
+            message = f'{self._info.plural}.{self._info.group} "{name}" not found'
+            raise Refused(
+                404, "NotFound", message, {"name": name, "group": self._info.group, "kind": self._info.plural}
+            )
         return found
 
     def _refused(self, name: str, error: ApiError | None) -> Refused:
-        told = f'Operation cannot be fulfilled on {self._info.plural}.{self._info.group} "{name}": {error}'
-        return Refused(409, "Conflict", told, {"name": name, "group": self._info.group, "kind": self._info.plural})
+        message = f'Operation cannot be fulfilled on {self._info.plural}.{self._info.group} "{name}": {error}'
+        return Refused(409, "Conflict", message, {"name": name, "group": self._info.group, "kind": self._info.plural})
 
     def _shown(self, stored: Obj) -> dict[str, Any]:
         """Return the Scale of an object."""

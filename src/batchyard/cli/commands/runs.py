@@ -20,9 +20,9 @@ def speed(text: str | float) -> float:
     except ValueError:
         factor = 0.0
     if text == "max":
-        told = "a platform needs a fixed speed"
+        message = "a platform needs a fixed speed"
         raise typer.BadParameter(
-            f"{told}: give a factor, at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can"
+            f"{message}: give a factor, at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can"
         )
     if not 0 < factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")

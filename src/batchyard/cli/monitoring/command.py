@@ -105,8 +105,8 @@ def end_monitoring(data_dir: Path) -> None:
 
 def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
     for name, each in served_in(folder.state).items():
-        told = f"batchyard: {name} of {data_dir} already runs, pid {each.pid}, {each.url}"
-        output.fail(f"{told}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
+        message = f"batchyard: {name} of {data_dir} already runs, pid {each.pid}, {each.url}"
+        output.fail(f"{message}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
 
 
 # --- the programs ---
@@ -245,8 +245,8 @@ def _document(processes: _Processes, folder: MonitoringFolder, platform: str) ->
 
 def _tell(document: Mapping[str, Any], request: MonitoringRequest) -> None:
     prometheus, grafana = document["prometheus"], document["grafana"]
-    told = f"batchyard: Prometheus listening on {prometheus['url']}, pid {prometheus['pid']}"
-    output.tell(f"{told}, scrapes {document['platform']}; its data in {prometheus['data']}")
+    message = f"batchyard: Prometheus listening on {prometheus['url']}, pid {prometheus['pid']}"
+    output.tell(f"{message}, scrapes {document['platform']}; its data in {prometheus['data']}")
     if grafana["url"] is not None:
         output.tell(f"batchyard: Grafana listening on {grafana['url']}, pid {grafana['pid']}; log in as admin, admin")
     else:

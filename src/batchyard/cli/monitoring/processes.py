@@ -91,8 +91,8 @@ def wait_until_ready(program: Program, process: "subprocess.Popen[bytes]") -> No
 def ended_error(program: Program, code: int) -> ProgramError:
     """The error for a program that ended unexpectedly."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL:]
-    told = "".join(f"\n  {line}" for line in lines)
-    return ProgramError(f"{program.name} ended with code {code}; see {program.log}{told}")
+    message = "".join(f"\n  {line}" for line in lines)
+    return ProgramError(f"{program.name} ended with code {code}; see {program.log}{message}")
 
 
 def _is_ready(program: Program) -> bool:

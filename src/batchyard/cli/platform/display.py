@@ -50,9 +50,9 @@ def line_of(happening: Happening) -> str:
     if happening.kind is Kind.BEGUN:
         return head + step.tells + (f" ({happening.what})" if happening.what else "")
     mark = "already done" if happening.kind is Kind.PASSED and step.commands else _MARKS[happening.kind]
-    said = mark + (f": {happening.what}" if happening.what else "")
+    message = mark + (f": {happening.what}" if happening.what else "")
     is_long = happening.kind in (Kind.DONE, Kind.FAILED, Kind.INTERRUPTED, Kind.UNMET) and happening.seconds >= 1
-    return head + said + (f" ({duration_text(happening.seconds)})" if is_long else "")
+    return head + message + (f" ({duration_text(happening.seconds)})" if is_long else "")
 
 
 def lines_of_failure(happening: Happening) -> list[str]:

@@ -147,9 +147,9 @@ def _write(work: Work) -> None:
     """Write the rendered files; ends the command if they would overwrite the user's own."""
     in_the_way, _ = write(contents_of(work.platform), work.folder, overwrite=False)
     if in_the_way:
-        told = "".join(f"\n  {path}" for path in in_the_way[:10])
+        message = "".join(f"\n  {path}" for path in in_the_way[:10])
         output.fail(
-            f"batchyard: files in {work.folder} that were not rendered are in the way:{told}\nmove them, choose "
+            f"batchyard: files in {work.folder} that were not rendered are in the way:{message}\nmove them, choose "
             "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
         )
 
@@ -164,10 +164,10 @@ def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
     except BusyError as busy:
         output.fail(f"batchyard: {busy}")
     except OSError as wrong:
-        told = f"batchyard: {wrong.filename or work.folder}: {wrong.strerror}"
+        message = f"batchyard: {wrong.filename or work.folder}: {wrong.strerror}"
         if wrong.errno in _FULL:
-            output.fail(f"{told}; free some space and run the command again: it resumes from here")
-        output.fail(f"{told}; choose another folder with --out DIR")
+            output.fail(f"{message}; free some space and run the command again: it resumes from here")
+        output.fail(f"{message}; choose another folder with --out DIR")
 
 
 def _settled(work: Work, request: Request, journal: Journal) -> Reached:

@@ -53,9 +53,11 @@ def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
             output.write(render_yaml(_document(found)))
         case Output.TABLE | Output.WIDE:
             output.write("".join(_sections(found, ", ".join if form is Output.WIDE else _cut)))
-    counts = {severity: sum(told.finding.severity is severity for told in found.findings) for severity in Severity}
-    told = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
-    output.tell(f"batchyard: nothing has been created; lint: {told}")
+    counts = {
+        severity: sum(message.finding.severity is severity for message in found.findings) for severity in Severity
+    }
+    message = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
+    output.tell(f"batchyard: nothing has been created; lint: {message}")
     if guide:
         play(platform, form)
 

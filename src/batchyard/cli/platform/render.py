@@ -36,8 +36,8 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
     if kept:
         shown = "".join(f"\n  {path}" for path in kept[:_SHOWN_MAX])
         more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
-        told = f"files in {out} that were not rendered are in the way:{shown}{more}"
-        output.fail(f"batchyard: {told}\nnothing was written; move them, or use --overwrite")
+        message = f"files in {out} that were not rendered are in the way:{shown}{more}"
+        output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
     output.tell(
         f"batchyard: {len(contents)} files written to {out}{f'; {removed} old files removed' if removed else ''}"
     )

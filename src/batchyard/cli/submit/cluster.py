@@ -151,13 +151,13 @@ def _path(kind: str, obj: Mapping[str, Any]) -> str:
 
 def _no_queue(asked: Asked, here: Sequence[str], everywhere: Sequence[Obj]) -> str:
     """The error message for a missing queue, with the queues that exist."""
-    told = f"LocalQueue {asked.queue} not found in namespace {asked.namespace}"
+    message = f"LocalQueue {asked.queue} not found in namespace {asked.namespace}"
     homes = [each["metadata"]["namespace"] for each in everywhere if each["metadata"]["name"] == asked.queue]
     if homes:
-        return f"{told}; found in {', '.join(homes)}: use --namespace {homes[0]}"
+        return f"{message}; found in {', '.join(homes)}: use --namespace {homes[0]}"
     if here:
-        return f"{told}; available: {', '.join(here)}"
+        return f"{message}; available: {', '.join(here)}"
     if everywhere:
         named = (f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in everywhere)
-        return f"{told}; available in other namespaces: {', '.join(named)}"
-    return f"{told}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"
+        return f"{message}; available in other namespaces: {', '.join(named)}"
+    return f"{message}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"

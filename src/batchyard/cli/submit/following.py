@@ -91,7 +91,7 @@ class Follower:
             self._tell_trouble(informer)
 
     def _heard(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._take_in(informer.told(lines))
+        self._take_in(informer.watched(lines))
 
     def _take_in(self, events: Sequence[WatchEvent]) -> None:
         for event in events:

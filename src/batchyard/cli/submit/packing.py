@@ -87,8 +87,8 @@ def _check_link(path: Path, root: Path) -> None:
     """PackingError unless a symbolic link is relative and stays within the folder; links are shipped as links."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
-        told = f"it points to {target}, outside {root}" if not target.is_absolute() else f"it points to {target}"
-        raise PackingError(f"{path}: {told}: links must be relative and stay within the folder")
+        message = f"it points to {target}, outside {root}" if not target.is_absolute() else f"it points to {target}"
+        raise PackingError(f"{path}: {message}: links must be relative and stay within the folder")
 
 
 def _archive(found: Sequence[_Found]) -> bytes:
@@ -115,8 +115,8 @@ def _archive(found: Sequence[_Found]) -> bytes:
 def _too_large(folder: Path, size: int, most: int, how: str, found: Sequence[_Found]) -> str:
     largest = sorted(found, key=lambda each: (-each.size, each.name))[:_NAMED_MAX]
     named = ", ".join(f"{each.name} ({megabytes(each.size)})" for each in largest)
-    told = f"{folder}: {megabytes(size)}{how}, more than the limit of {megabytes(most)}; the largest files: {named}"
-    return f"{told}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
+    message = f"{folder}: {megabytes(size)}{how}, more than the limit of {megabytes(most)}; the largest files: {named}"
+    return f"{message}; keep large files on a volume, such as with --checkpoint-dir, or in the image"
 
 
 def megabytes(size: int) -> str:

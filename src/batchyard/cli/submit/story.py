@@ -72,10 +72,10 @@ class Story:
 
     def place_is(self, place: int, others: int, queue: str) -> Iterator[Told]:
         """Process the position in the queue: `place` Workloads are ahead, `others` wait in total."""
-        told = f"{place + 1} of {others}"
-        if self.waits and told != self._place:
-            self._place = told
-            yield Told("Position", f"is {told} in queue {queue}", {"position": place + 1, "of": others})
+        message = f"{place + 1} of {others}"
+        if self.waits and message != self._place:
+            self._place = message
+            yield Told("Position", f"is {message} in queue {queue}", {"position": place + 1, "of": others})
 
     def pod_is(self, pod: Obj) -> Iterator[Told]:
         """Process the current state of a pod."""
@@ -189,8 +189,8 @@ def _state_of(pod: Obj) -> Told | None:
     for each in status.get("containerStatuses") or ():
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
-            told = f"{waiting.get('reason', '')}: {waiting['message']}"
-            return Told("PodWaiting", f"pod {name} waits: {told}", {"pod": name, "message": told})
+            text = f"{waiting.get('reason', '')}: {waiting['message']}"
+            return Told("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
     scheduled = find_condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         message = scheduled.get("message") or scheduled.get("reason") or ""

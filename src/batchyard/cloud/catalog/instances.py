@@ -31,14 +31,14 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
     """Return an Instance of a pool in a zone, to be created; a ResizeRequest sets its maximum run time."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
-    asked = resize_request["spec"] if resize_request is not None else spec
+    source = resize_request["spec"] if resize_request is not None else spec
     own = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
         "provisioning": provisioning,
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
-        "maxRunDuration": asked.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
+        "maxRunDuration": source.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
     }
     metadata: dict[str, Any] = {
         "generateName": name_prefix(cluster["metadata"]["name"], name, zone),

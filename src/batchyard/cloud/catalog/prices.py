@@ -62,16 +62,16 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     device = next((name for name in _DEVICES if name in allocatable), "")
-    said, local = annotation(node, well_known.PRICE), {} if cluster is None else cluster["spec"].get("local") or {}
-    price = _dollars(said if said is not None else local.get("price") if not machine.family else None)
+    annotated, local = annotation(node, well_known.PRICE), {} if cluster is None else cluster["spec"].get("local") or {}
+    price = _dollars(annotated if annotated is not None else local.get("price") if not machine.family else None)
     pool = label(node, well_known.NODE_POOL) or NO_POOL
     return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
 
-def _dollars(told: str | None) -> MicroDollars | None:
+def _dollars(text: str | None) -> MicroDollars | None:
     """Parse an amount in dollars; None if it is invalid or missing."""
     try:
-        return None if told is None else max(0, quantity.parse(told) // 1000)
+        return None if text is None else max(0, quantity.parse(text) // 1000)
     except ValueError:
         return None
 
@@ -103,7 +103,7 @@ def in_typical_times(cluster: Obj) -> Obj:
     """Return the Cluster with the typical duration for every step of every machine, so that no duration is random."""
     catalog = catalog_of(cluster)
     spec = cluster.get("spec") or {}
-    said: Mapping[str, Any] = spec.get("times") or {}
+    cluster_times: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
     def typical(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
@@ -111,10 +111,10 @@ def in_typical_times(cluster: Obj) -> Obj:
         return {step: {"min": text, "typical": text, "max": text} for step, text in texts.items()}
 
     its_own = [step for step in steps if step != POD_START]
-    by_machine = dict(said.get("byMachine") or {})
+    by_machine = dict(cluster_times.get("byMachine") or {})
     for name, machine in catalog.machines.items():
         by_machine[name] = {**by_machine.get(name, {}), **typical(machine, its_own)}
-    times = {**said, **typical(catalog.machine(""), steps), "byMachine": by_machine}
+    times = {**cluster_times, **typical(catalog.machine(""), steps), "byMachine": by_machine}
     return {**cluster, "spec": {**spec, "times": times}}
 
 
@@ -133,12 +133,12 @@ def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duratio
 
 def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
     """Return the value for a step from the most specific place: type, family, Cluster, catalog."""
-    said: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
-    by_machine = said.get("byMachine") or {}
+    cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
+    by_machine = cluster_times.get("byMachine") or {}
     places = (
         by_machine.get(machine.name) or {},
         by_machine.get(machine.family) or {},
-        said,
+        cluster_times,
         catalog.family(machine).times,
         catalog.times,
     )

@@ -173,10 +173,10 @@ class JobConditions:
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
         """Set a condition. Return whether it changed."""
         old = self._conditions.get(kind)
-        said = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
-        if (old is None and not holds) or (old is not None and said.items() <= old.items()):
+        fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
+        if (old is None and not holds) or (old is not None and fields.items() <= old.items()):
             return False
-        self._conditions[kind] = {**said, "lastProbeTime": self._time, "lastTransitionTime": self._time}
+        self._conditions[kind] = {**fields, "lastProbeTime": self._time, "lastTransitionTime": self._time}
         return True
 
     def set_suspended(self, suspended: bool) -> None:

@@ -58,8 +58,8 @@ def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod spec whose containers get their index as an environment variable."""
-    told = {f: [_told_index(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
-    return {**spec, **told}
+    changed = {f: [_told_index(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
+    return {**spec, **changed}
 
 
 def _told_index(container: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -193,8 +193,8 @@ def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
 
 def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
     """Return an Event: the names are taken by other Jobs, and the JobSet waits until these are gone."""
-    said = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
-    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(said))
+    texts = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
+    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(texts))
 
 
 def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | None:

@@ -214,13 +214,13 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: 
     if not row.engine:
         place = {"image": row.place(name), "workingDir": folder or row.working_dir or None}
         return {**place, "user": user_of(pod, container, default)}
-    told = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
+    source = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
     if "unpacked" in image:
         files, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
         files, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
     return {
-        "image": {"name": name, **told, **files},
+        "image": {"name": name, **source, **files},
         "workingDir": folder or image["workingDir"] or "/",
         "user": user_in_image(pod, container, image["user"]) or user,
         "groups": [] if group is None else [group],
@@ -234,14 +234,14 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
     The image's arguments apply only with the image's command. If the image has no command, the container's arguments
     are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
     """
-    said = command_line(container, variables)
+    argv = command_line(container, variables)
     if not container.get("command"):
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
-        said = [*entrypoint, *(said or arguments)]
-    if not said:
+        argv = [*entrypoint, *(argv or arguments)]
+    if not argv:
         what = f"image {quoted(container.get('image') or '')} has none"
         raise ContainerError(CREATE, f"no command specified: {what}; set the container's command")
-    return said
+    return argv
 
 
 def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:

@@ -38,13 +38,13 @@ def container_status(
 
     While a container starts, its previous status stays.
     """
-    run, told = container.last, container.told
+    run, reported = container.last, container.reported
     why = trouble if backoff is None else backing_off(pod, container.name, backoff)
     if run is None:
         return _not_begun(container, pod, why)
-    was_waiting = bool(told) and "waiting" in told["state"] and bool(told["lastState"])
-    if told and (run.phase == STARTING or (is_starting and why is None and was_waiting)):
-        return {**told}
+    was_waiting = bool(reported) and "waiting" in reported["state"] and bool(reported["lastState"])
+    if reported and (run.phase == STARTING or (is_starting and why is None and was_waiting)):
+        return {**reported}
     before = container.runs[-2] if len(container.runs) > 1 else None
     state, last_state = _state(run, why, pod), {} if before is None else terminated(before)
     if "waiting" in state and not run.is_alive:
@@ -91,11 +91,11 @@ def _state(run: Run, why: Trouble | None, pod: Obj) -> Mapping[str, Any]:
 
 def _not_begun(container: Container, pod: Obj, why: Trouble | None) -> dict[str, Any]:
     """Return the status of a container without runs, based on its last reported status."""
-    told = container.told
-    if told and "terminated" in told["state"]:
-        return {**told}
-    last_state = told.get("lastState") or {}
-    if told and "running" in told["state"]:
+    reported = container.reported
+    if reported and "terminated" in reported["state"]:
+        return {**reported}
+    last_state = reported.get("lastState") or {}
+    if reported and "running" in reported["state"]:
         last_state = unknown(_GONE)
     return {
         **_outline(container),
@@ -103,7 +103,7 @@ def _not_begun(container: Container, pod: Obj, why: Trouble | None) -> dict[str,
         "lastState": last_state,
         "ready": False,
         "started": False,
-        "restartCount": told.get("restartCount", 0),
+        "restartCount": reported.get("restartCount", 0),
     }
 
 
@@ -134,13 +134,13 @@ def terminated(run: Run) -> Mapping[str, Any]:
     """Return the `terminated` state of a run."""
     if run.status.get("reason") == UNKNOWN:
         return unknown()
-    told: dict[str, Any] = {"exitCode": run.exit_code, "reason": run.status.get("reason") or _reason(run.exit_code)}
+    state: dict[str, Any] = {"exitCode": run.exit_code, "reason": run.status.get("reason") or _reason(run.exit_code)}
     if run.status.get("signal"):
-        told["signal"] = run.status["signal"]
+        state["signal"] = run.status["signal"]
     if run.status.get("message"):
-        told["message"] = run.status["message"]
+        state["message"] = run.status["message"]
     times = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
-    return {"terminated": {**told, **times, "containerID": _id_of(run)}}
+    return {"terminated": {**state, **times, "containerID": _id_of(run)}}
 
 
 def _reason(code: int) -> str:

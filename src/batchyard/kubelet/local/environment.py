@@ -252,9 +252,9 @@ def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: 
 
 def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> Config | None:
     """Return the referenced object; None if it is optional and missing."""
-    find, _, told = _REFERENCES[field]
+    find, _, not_found = _REFERENCES[field]
     name: str = reference.get("name") or ""
     config = find(reader, namespace, name)
     if config is None and not reference.get("optional"):
-        raise InputError(told(name))
+        raise InputError(not_found(name))
     return config

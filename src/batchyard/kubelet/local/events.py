@@ -82,8 +82,8 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
             yield EventRecord(key, "Normal", "Started", f"Started container {name}")
     waiting = _waiting(new)
     if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting(old):
-        told = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
-        yield EventRecord(key, "Warning", "BackOff", told)
+        message = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
+        yield EventRecord(key, "Warning", "BackOff", message)
 
 
 def _of_trouble(key: Key, container: Container, trouble: Trouble) -> Iterator[EventRecord]:

@@ -60,7 +60,7 @@ def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
     if last is None or last.attempt != start.attempt:
         return Ask(_number(last) + 1, 0)
     if last.is_alive:
-        return Waits(told_before(container.told))
+        return Waits(told_before(container.reported))
     if last.exit_code == 0:
         found: Mapping[str, Any] = last.status["image"]
         return found
@@ -109,8 +109,8 @@ def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
 def _entries(text: str) -> dict[str, Any]:
     """Return the registries of a Secret with their credentials."""
     try:
-        said = json.loads(text or "{}")
-        entries = said.get("auths", said) if isinstance(said, dict) else {}
+        document = json.loads(text or "{}")
+        entries = document.get("auths", document) if isinstance(document, dict) else {}
         return {host: {"auth": _auth(entry)} for host, entry in entries.items()}
     except (ValueError, AttributeError, binascii.Error):
         return {}
@@ -137,9 +137,9 @@ def _after_failure(last: Run, now: Instant) -> Waits | Ask:
     return Waits(Trouble(error.reason, error.message), until)
 
 
-def told_before(told: Mapping[str, Any]) -> Trouble | None:
+def told_before(reported: Mapping[str, Any]) -> Trouble | None:
     """Return the reason reported for the previous attempt; it stays until this attempt ends."""
-    waiting = (told.get("state") or {}).get("waiting") or {}
+    waiting = (reported.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")
     return Trouble(waiting["reason"], waiting.get("message", "")) if is_about_image else None
 

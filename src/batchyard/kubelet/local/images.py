@@ -121,8 +121,8 @@ def _refuse_invalid(image: str) -> None:
     if match is not None and (capital := _capital_repository(match["name"])):
         why = f"invalid reference format: repository name ({capital}) must be lowercase"
     if why:
-        told = f"couldn't parse image name {quoted(image)}: {why}"
-        raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quoted(image)}: {told}")
+        reason = f"couldn't parse image name {quoted(image)}: {why}"
+        raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quoted(image)}: {reason}")
 
 
 def _capital_repository(name: str) -> str:

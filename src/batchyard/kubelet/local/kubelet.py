@@ -81,9 +81,9 @@ class LocalKubelet:
     rank = 0
     kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET)
 
-    def __init__(self, node: str, wishes: Wishes) -> None:
+    def __init__(self, node: str, requests: Wishes) -> None:
         self._node = node
-        self._wishes = wishes
+        self._requests = requests
         #: Pods that have not ended.
         self._pods = PodsByNode()
         #: The uids of pods that have runs, with the number of runs, by the pod's key.
@@ -156,7 +156,7 @@ class LocalKubelet:
             return self._outcome(situation, steps, reader, now)
         alive = [run for run in map(run_of, runs) if run.is_alive]
         halts: list[Write] = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
-        if any("terminated" not in each.told.get("state", {}) for each in situation.containers if each.runs):
+        if any("terminated" not in each.reported.get("state", {}) for each in situation.containers if each.runs):
             ended = self._outcome(situation, Steps(has_ended=True), reader, now)
             return Outcome([*halts, *ended.writes], ended.events)
         if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
@@ -169,7 +169,7 @@ class LocalKubelet:
     def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
-            refusal = self._wishes.refusal(pod, self._others(key, reader), reader)
+            refusal = self._requests.refusal(pod, self._others(key, reader), reader)
             if refusal is not None:
                 status = rejected(pod, refusal.status, now)
                 warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
@@ -184,17 +184,17 @@ class LocalKubelet:
         wanted = self._wanted(situation, steps, reader, now)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
-        told = [*self._warnings.pop(key, ())]
+        events = [*self._warnings.pop(key, ())]
         if wanted.fault and wanted.fault != self._troubled.get(key.namespace, {}).get(key):
-            told.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
+            events.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
         trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
         self._remember_trouble(key, trouble)
         waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
         waits += [self._refresh(situation, reader, wanted, now), *wanted.looks]
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
-        told += happenings(situation, steps, wanted.troubles, after, now)
+        events += happenings(situation, steps, wanted.troubles, after, now)
         return Outcome(
-            [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
+            [*wanted.writes, *news], events, requeue_at=min((at for at in waits if at is not None), default=None)
         )
 
     def _wanted(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> "_Wanted":
@@ -202,17 +202,17 @@ class LocalKubelet:
         wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "", [])
         if steps.makes_sandbox:
             try:
-                wanted.writes.append(Create(self._wishes.sandbox(situation, reader)))
+                wanted.writes.append(Create(self._requests.sandbox(situation, reader)))
             except VolumeError as error:
                 return wanted._replace(fault=str(error))
         for start in steps.starts:
-            wish = self._wishes.container(situation, start, reader, now)
-            if isinstance(wish, Waits):
-                wanted.looks.append(wish.until)
-                trouble = wish.trouble
+            request = self._requests.container(situation, start, reader, now)
+            if isinstance(request, Waits):
+                wanted.looks.append(request.until)
+                trouble = request.trouble
             else:
-                wanted.writes.extend([*_outdated(start, wish), Create(wish)])
-                trouble = told_before(start.container.told) if run_of(wish).image_for else None
+                wanted.writes.extend([*_outdated(start, request), Create(request)])
+                trouble = told_before(start.container.reported) if run_of(request).image_for else None
             if trouble is not None:
                 wanted.troubles[start.container.name] = trouble
         return wanted
@@ -225,9 +225,9 @@ class LocalKubelet:
         due = sandbox.files_are_from + every
         if due > now:
             return due
-        sandbox_wish = self._wishes.refreshed(situation, reader, now)
-        if sandbox_wish is not None:
-            wanted.writes.append(Update(sandbox_wish))
+        refreshed_sandbox = self._requests.refreshed(situation, reader, now)
+        if refreshed_sandbox is not None:
+            wanted.writes.append(Update(refreshed_sandbox))
         return now + every
 
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
@@ -260,9 +260,9 @@ def _halted(halt: Halt) -> Write:
     return Update(stopped(halt.run, halt.stop))
 
 
-def _outdated(start: Start, wish: Obj) -> Iterator[Write]:
+def _outdated(start: Start, request: Obj) -> Iterator[Write]:
     """Delete old runs: keep only the container's last run before a new one, and none of an image."""
-    for run in start.container.images if run_of(wish).image_for else start.container.runs[:-1]:
+    for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 

@@ -66,9 +66,9 @@ class LocalNode:
         if node is None:
             return Outcome([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
         writes: list[Write] = []
-        said = self._said(node, now)
-        if said is not node:
-            writes.append(UpdateStatus(said))
+        reported = self._with_current_status(node, now)
+        if reported is not node:
+            writes.append(UpdateStatus(reported))
         lease = reader.get(leases.lease_key(key.name))
         renewed = _renewed(lease, node, now)
         if renewed is not lease and reader.get(Key(scheme.NAMESPACE, "", leases.LEASE_NAMESPACE)) is not None:
@@ -82,7 +82,7 @@ class LocalNode:
         spec = {"taints": [dict(taint) for taint in facts.taints]} if facts.taints else {}
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
-    def _said(self, node: Obj, now: Instant) -> Obj:
+    def _with_current_status(self, node: Obj, now: Instant) -> Obj:
         """Return the node with its current status; the same object if nothing is due."""
         facts, old = self._facts, node.get("status") or {}
         addresses = [{"type": "InternalIP", "address": facts.address}, {"type": "Hostname", "address": facts.name}]
@@ -93,8 +93,8 @@ class LocalNode:
             "nodeInfo": dict(facts.info),
         }
         is_known = all(old.get(name) == value for name, value in own.items())
-        told = lifecycle.heard_of_again(node if is_known else with_status(node, {**old, **own}), now)
-        return _reported(told, now) if told is not node or _is_due(node, now) else node
+        current = lifecycle.heard_of_again(node if is_known else with_status(node, {**old, **own}), now)
+        return _reported(current, now) if current is not node or _is_due(node, now) else node
 
 
 def _is_due(node: Obj, now: Instant) -> bool:

@@ -27,7 +27,7 @@ class Container(NamedTuple):
     #: The number of the current sandbox.
     sandbox: int
     #: Its status in the pod's status; empty if it has none.
-    told: Mapping[str, Any]
+    reported: Mapping[str, Any]
     #: The image pulls for it, the oldest first.
     images: Sequence[Run] = ()
 
@@ -65,8 +65,8 @@ class Container(NamedTuple):
         """The number of its next run; derived from the status if earlier runs were deleted."""
         if self.last is not None:
             return self.last.attempt + 1
-        has_run = self.told.get("containerID") or self.told.get("lastState")
-        return int(self.told.get("restartCount", 0)) + 1 if has_run else 0
+        has_run = self.reported.get("containerID") or self.reported.get("lastState")
+        return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
 
 
 class Situation(NamedTuple):
@@ -100,12 +100,12 @@ def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
     sandbox = next((run for run in seen if not run.container and not run.image_for), None)
     last = max((run.sandbox for run in seen), default=-1)
     number = last + 1 if sandbox is None else sandbox.sandbox
-    ran, told, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
+    ran, statuses, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
     images = images_by_container(seen)
 
     def container(each: Mapping[str, Any], part: Part) -> Container:
         name: str = each["name"]
-        return Container(each, part, ran.get(name, ()), number, told.get(name) or {}, images.get(name, ()))
+        return Container(each, part, ran.get(name, ()), number, statuses.get(name) or {}, images.get(name, ()))
 
     firsts = [
         container(each, Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)

@@ -89,14 +89,14 @@ def _of_system(pod: Obj, node: Obj) -> Iterator[Refusal]:
     spec: Mapping[str, Any] = pod["spec"]
     system = (pod["metadata"].get("labels") or {}).get(_OS, "linux")
     if system != "linux":
-        told = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-        yield Refusal("PodOSSelectorNodeLabelDoesNotMatch", told)
+        message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+        yield Refusal("PodOSSelectorNodeLabelDoesNotMatch", message)
     if (spec.get("os") or {}).get("name", "linux") != "linux":
         yield Refusal("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     policy = (spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
     if policy == "Strict" and not ((node.get("status") or {}).get("features") or {}).get("supplementalGroupsPolicy"):
-        told = "SupplementalGroupsPolicy=Strict is not supported in this node"
-        yield Refusal("SupplementalGroupsPolicyNotSupported", told)
+        message = "SupplementalGroupsPolicy=Strict is not supported in this node"
+        yield Refusal("SupplementalGroupsPolicyNotSupported", message)
 
 
 def _of_room(pod: PodView, node: Node) -> Iterator[Refusal]:

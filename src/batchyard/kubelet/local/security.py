@@ -64,8 +64,8 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | Non
     if _effective(pod, container, "runAsNonRoot"):
         if uid is None and name and not name.isdigit():
             whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
-            told = f"image has non-numeric user ({name}), cannot verify user is non-root"
-            raise ContainerError(CONFIG, f"container has runAsNonRoot and {told} {whose}")
+            reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
+            raise ContainerError(CONFIG, f"container has runAsNonRoot and {reason} {whose}")
         _refuse_root(pod, container, uid, User(int(name or 0), 0))
     if uid is None and gid is None:
         return None

@@ -83,14 +83,14 @@ def _gated(pod: Obj, containers_ready: Verdict) -> Verdict:
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.holds or not gates:
         return containers_ready
-    told: list[str] = []
+    messages: list[str] = []
     for gate in gates:
         found = find_condition(pod, gate)
         if found is None:
-            told.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
+            messages.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
         elif found["status"] != "True":
-            told.append(f'the status of pod readiness gate "{gate}" is not "True", but {found["status"]}')
-    return Verdict(False, "ReadinessGatesNotReady", ", ".join(told)) if told else containers_ready
+            messages.append(f'the status of pod readiness gate "{gate}" is not "True", but {found["status"]}')
+    return Verdict(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
 
 
 def _initialized(situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str) -> Verdict:
@@ -154,11 +154,11 @@ def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
     return status
 
 
-def rejected(pod: Obj, said: Mapping[str, Any], now: Instant) -> dict[str, Any]:
+def rejected(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     """Return the status of a rejected pod. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
     times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
-    return {**old, **said, **times, "conditions": conditions_of_rejected(pod, now)}
+    return {**old, **rejection, **times, "conditions": conditions_of_rejected(pod, now)}
 
 
 def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:

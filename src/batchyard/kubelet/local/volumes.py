@@ -134,9 +134,9 @@ def _of_part(part: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> 
 
 def _raise_all(wrong: Sequence[str]) -> None:
     """Raise InputError if there are errors, formatted as by Go's aggregates."""
-    told = list(dict.fromkeys(wrong))
-    if told:
-        raise InputError(told[0] if len(told) == 1 else f"[{', '.join(told)}]")
+    messages = list(dict.fromkeys(wrong))
+    if messages:
+        raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
 
 
 def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:

@@ -56,8 +56,8 @@ def run_since(pod: Obj, container: str, started: Instant) -> Run | None:
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
     """Return the status of a container; empty if there is none."""
     status = pod.get("status") or {}
-    told = [each for field in _STATUSES for each in status.get(field) or ()]
-    return next((each for each in told if each["name"] == container), {})
+    statuses = [each for field in _STATUSES for each in status.get(field) or ()]
+    return next((each for each in statuses if each["name"] == container), {})
 
 
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
@@ -66,11 +66,11 @@ _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralCont
 def first_lines(pod: Obj, started: Instant, plan: Plan, *, previous: bool) -> Sequence[LogLine]:
     """Return the first lines of a run's log."""
     works = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
-    told = [f"started: a simulated container, which works {works} and runs no process"]
+    texts = [f"started: a simulated container, which works {works} and runs no process"]
     resumed = None if previous else resumption(pod)
     if resumed is not None:
-        told.append(f"resumes from {duration_text(resumed.work)} of work saved at {resumed.place}")
-    return [_line(started, text) for text in told]
+        texts.append(f"resumes from {duration_text(resumed.work)} of work saved at {resumed.place}")
+    return [_line(started, text) for text in texts]
 
 
 def saves(started: Instant, every: Duration | None, after: Instant, until: Instant) -> Iterator[LogLine]:
@@ -105,8 +105,8 @@ def _why_stopped(pod: Obj) -> str:
     """Return why a pod was stopped, from its status; empty if unknown."""
     status = pod.get("status") or {}
     disrupted = find_condition(pod, DISRUPTION_TARGET) or {}
-    told = status.get("message") or status.get("reason") or disrupted.get("message") or disrupted.get("reason")
-    return told or ("the pod was deleted" if is_terminating(pod) else "")
+    message = status.get("message") or status.get("reason") or disrupted.get("message") or disrupted.get("reason")
+    return message or ("the pod was deleted" if is_terminating(pod) else "")
 
 
 def _run(state: Mapping[str, Any] | None) -> Run | None:

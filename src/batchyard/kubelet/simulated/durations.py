@@ -55,8 +55,8 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
-    told = [pod, *jobs_above(pod, reader.get)]
-    runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
+    objects = [pod, *jobs_above(pod, reader.get)]
+    runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
         runtime = sleeping_time(
@@ -64,9 +64,9 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
         )
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        runtime = FOR_EVER if job_above(told[-1]) else _runtime_by_cluster(told, reader, default)
-    exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
-    return Plan(runtime, exit_code, checkpoint_interval(told))
+        runtime = FOR_EVER if job_above(objects[-1]) else _runtime_by_cluster(objects, reader, default)
+    exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
+    return Plan(runtime, exit_code, checkpoint_interval(objects))
 
 
 def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:

@@ -67,10 +67,10 @@ class NodeAgents:
         beating = _lease(node, lease, instance, now)
         if beating is not lease:
             writes.append(Create(beating) if lease is None else Update(beating))
-        said = _said(node, instance, now)
-        if said is node:
+        reported = _said(node, instance, now)
+        if reported is node:
             return Outcome(writes)
-        return Outcome([*writes, UpdateStatus(said)], _events(key, node, said))
+        return Outcome([*writes, UpdateStatus(reported)], _events(key, node, reported))
 
 
 def _is_news_of_node(event: WatchEvent) -> bool:

@@ -92,11 +92,11 @@ def api_server(reached: Reached) -> Step:
 
 def may_write(reached: Reached, name: str) -> Step:
     """Demand cluster-admin. Without Terraform no question has named the cluster yet, so the step does."""
-    asked = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
+    can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return demand(
         "rights",
         f"you have the rights to install {name} in the cluster",
-        Probe(reached.kubectl(*asked), succeeds()),
+        Probe(reached.kubectl(*can_i), succeeds()),
         "cluster-admin is required",
     )
 
@@ -124,19 +124,19 @@ def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mappin
     """Install the engine; wait until its kinds are served, its Deployments are available and its webhooks answer."""
     yield applied(reached, engine)
     if names := engine.named("CustomResourceDefinition"):
-        asked = reached.kubectl("get", "customresourcedefinitions", *names, "--output=json")
+        lookup = reached.kubectl("get", "customresourcedefinitions", *names, "--output=json")
         yield waiting(
             "kinds",
             "wait until the API server serves the engine's kinds",
-            [Probe(asked, all_are("Established", names))],
+            [Probe(lookup, all_are("Established", names))],
             KINDS_PATIENCE,
         )
     for namespace, name in deployed(platform):
-        asked = reached.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
+        lookup = reached.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
         yield waiting(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
-            [Probe(asked, all_are("Available", (f"{namespace}/{name}",)))],
+            [Probe(lookup, all_are("Available", (f"{namespace}/{name}",)))],
             ENGINE_PATIENCE,
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
@@ -214,11 +214,11 @@ def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
         )
     wanted = [f"{row.namespace}/{row.name}" for queue in going for row in queue.local_queues]
     if wanted:
-        asked = reached.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
+        lookup = reached.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
         yield waiting(
             "local-queues",
             f"wait until the LocalQueues are Active ({len(wanted)})",
-            [Probe(asked, all_are("Active", wanted))],
+            [Probe(lookup, all_are("Active", wanted))],
             QUEUES_PATIENCE,
             "kubectl describe localqueues --all-namespaces",
         )
@@ -314,17 +314,17 @@ def nobody_else(reached: Reached) -> Probe:
     objects.
     """
     kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
-    asked = reached.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
-    return Probe(asked, prints_nothing("objects of other platforms"))
+    lookup = reached.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
+    return Probe(lookup, prints_nothing("objects of other platforms"))
 
 
 def what_runs(reached: Reached) -> Step:
     """Report the Workloads that are admitted."""
-    asked = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+    lookup = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return Step(
         "what-runs",
         "list running Workloads",
-        probes=(Probe(asked, none_is(has_quota, "running Workloads")),),
+        probes=(Probe(lookup, none_is(has_quota, "running Workloads")),),
         is_optional=True,
     )
 

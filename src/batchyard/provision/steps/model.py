@@ -132,9 +132,9 @@ class Retry:
     pause_seconds: int = 0
     on: tuple[str, ...] = ()
 
-    def helps(self, told: str, tried: int) -> bool:
+    def helps(self, output: str, tried: int) -> bool:
         """Whether to try again after `tried` attempts."""
-        return tried <= self.times and any(word in told for word in self.on)
+        return tried <= self.times and any(word in output for word in self.on)
 
 
 @dataclass(frozen=True, slots=True)

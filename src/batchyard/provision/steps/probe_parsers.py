@@ -32,8 +32,8 @@ def prints_anything(nothing: str) -> Reading:
     def read(answer: Answer) -> Seen:
         if answer.code:
             return Seen(False, answer.last_word)
-        said = answer.printed.strip()
-        return Seen(bool(said), said.splitlines()[0] if said else nothing)
+        output = answer.printed.strip()
+        return Seen(bool(output), output.splitlines()[0] if output else nothing)
 
     return read
 

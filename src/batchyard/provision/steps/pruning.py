@@ -135,8 +135,8 @@ def _identity(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _found(answer: Answer, all_parts: Sequence[Part]) -> Iterator[Obj]:
     """Yield objects that the file no longer defines, except those in a deleted namespace or already being deleted."""
-    said = {_key(obj) for part in all_parts for obj in part.objects}
-    objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in said]
+    defined = {_key(obj) for part in all_parts for obj in part.objects}
+    objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in defined]
     going = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
     for obj in objects:
         metadata = obj["metadata"]

@@ -10,7 +10,7 @@ class Tool(NamedTuple):
     """A program: the command that prints its version as JSON, the path of the version, and the minimum."""
 
     name: str
-    asked: tuple[str, ...]
+    version_command: tuple[str, ...]
     field: tuple[str, ...]
     least: tuple[int, ...]
     remedy: str
@@ -21,7 +21,7 @@ class Tool(NamedTuple):
         return demand(
             f"tool-{self.name}",
             f"{self.name} {least} or newer is installed",
-            Probe(run(*self.asked, limit_seconds=60), is_version(self.field, self.least)),
+            Probe(run(*self.version_command, limit_seconds=60), is_version(self.field, self.least)),
             self.remedy,
         )
 

@@ -155,11 +155,11 @@ def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Wei
     most = _TOLD_MAX + len(victims)
     found, count = first_holders(snapshot, queue.node.path[0], queue, contested, most)
     others = [holder for holder in found if holder.workload.key not in victims]
-    told = [
+    alternatives = [
         Spared(holder, why_it_stays(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
         for holder in others[:_TOLD_MAX]
     ]
-    return Weighed(tuple(told), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
+    return Weighed(tuple(alternatives), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
 
 
 def _holds(workload: Admitted | None, frs: Sequence[int]) -> bool:

@@ -157,10 +157,10 @@ def _gate(look: Look) -> Outcome | None:
     """Update the condition if an admission gate was added or removed."""
     key, workload, now = look.key, look.workload, look.now
     reserved = find_condition(workload, r.QUOTA_RESERVED)
-    said = reserved is not None and reserved["reason"] == r.ADMISSION_GATED
-    if lifecycle.has_admission_gate(workload) == said:
+    is_gated = reserved is not None and reserved["reason"] == r.ADMISSION_GATED
+    if lifecycle.has_admission_gate(workload) == is_gated:
         return None
-    if said:
+    if is_gated:
         message = "AdmissionGatedBy cleared, waiting for quota reservation"
         return _write(
             UpdateStatus(lifecycle.set_pending(workload, PENDING_EVALUATION, message, now)),

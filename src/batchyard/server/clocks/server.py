@@ -40,17 +40,17 @@ class ServerClock:
     """A kernel whose clock follows the clock of an API server."""
 
     def __init__(
-        self, kernel: LiveKernel, timers: Kernel, wire: Asking, carrier: Transport, tell: Callable[[str], None]
+        self, kernel: LiveKernel, timers: Kernel, wire: Asking, carrier: Transport, report: Callable[[str], None]
     ) -> None:
         self._kernel = kernel
         self._timers = timers
         self._wire = wire
         self._carrier = carrier
-        self._tell = tell
+        self._report = report
         self._path = REPORT
         #: The last difference of a date that exceeded the tolerance and is not confirmed yet; None without one.
         self._ahead: Duration | None = None
-        self._is_told = False
+        self._is_reported = False
         #: How fast the server's time runs.
         self.speed = 1.0
 
@@ -94,17 +94,17 @@ class ServerClock:
         """Set the clock to a date in whole seconds, if two responses confirm a difference. Return the poll interval."""
         ahead, before = theirs - self._kernel.clock(), self._ahead
         if abs(ahead) <= _DATES_DIFFER:
-            self._ahead, self._is_told = None, False
+            self._ahead, self._is_reported = None, False
             return _EVERY
         self._ahead = ahead
         if before is None or abs(ahead - before) > _DATES_DIFFER:
             return _SOON
         follows = ahead > 0 or self._kernel.is_unused
-        if not self._is_told:
+        if not self._is_reported:
             where = "behind" if ahead > 0 else "ahead of"
             which = "following the server's" if follows else "time does not go back before the next start"
-            self._tell(f"batchyard: the clock here is {format_age(abs(ahead))} {where} the server's: {which}")
-        self._is_told = not follows
+            self._report(f"batchyard: the clock here is {format_age(abs(ahead))} {where} the server's: {which}")
+        self._is_reported = not follows
         if follows:
             self._ahead = None
             self._kernel.set_clock(theirs, 1.0)

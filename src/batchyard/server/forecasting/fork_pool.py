@@ -40,7 +40,7 @@ class _Asked:
     question: Hashable
     work: Work
     revision: int
-    told: list[Told] = field(default_factory=list)
+    callback: list[Told] = field(default_factory=list)
 
 
 class Forks:
@@ -61,7 +61,7 @@ class Forks:
         known = self._known.get(question) if self._known_at == self._revision() else None
         if known is not None:
             response = known
-            return Later(lambda told: _soon(self._loop, told, response))
+            return Later(lambda callback: _soon(self._loop, callback, response))
         asked = self._same(question)
         if asked is None:
             if len(self._waiting) >= WAITING_MAX:
@@ -70,7 +70,7 @@ class Forks:
             asked = _Asked(question, work, self._revision())
             self._waiting.append(asked)
             self._loop.call_soon(self._next)
-        return Later(asked.told.append)
+        return Later(asked.callback.append)
 
     def close(self) -> None:
         """Drop the queue, and kill the running child."""
@@ -97,8 +97,8 @@ class Forks:
         result = ANSWERED if response.code == 200 else REFUSED if len(found.sent) >= _CODE else FAILED
         self.figures.end(result, found.cpu_seconds, found.memory)
         self._keep(asked, response)
-        for told in asked.told:
-            told(response)
+        for callback in asked.callback:
+            callback(response)
         self._loop.call_soon(self._next)
 
     def _keep(self, asked: _Asked, response: Response) -> None:
@@ -125,5 +125,5 @@ def _worked_out(work: Work) -> bytes:
         return b"%d" % response.code + msgspec.json.encode(response.body)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, told: Told, response: Response) -> None:
-    loop.call_soon(told, response)
+def _soon(loop: asyncio.AbstractEventLoop, callback: Told, response: Response) -> None:
+    loop.call_soon(callback, response)

@@ -85,7 +85,7 @@ class Futures:
             later = self._forks.ask(question, partial(self._warn, changed, request))
         except Refused:
             return answer
-        return Later(lambda told: later.then(lambda found: told(_warned(answer, found))))
+        return Later(lambda respond: later.then(lambda found: respond(_warned(answer, found))))
 
     @property
     def texts(self) -> Texts:
@@ -98,9 +98,9 @@ class Futures:
         self._forks.close()
 
     def _forecast(self, question: Question) -> Mapping[str, Any]:
-        told_by, may_see = self._foresight.forecast, self._may_see(question)
+        compute, may_see = self._foresight.forecast, self._may_see(question)
         known = self._learning.calibration
-        return told_by(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
+        return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
 
     def _sampled(self) -> Later:
         return self._forks.ask(("samples", self._clock()), self._sample)

@@ -176,8 +176,8 @@ class Answers:
             self._defects += 1
             name = f"{self._kernel.clock():x}-{self._defects}"
             _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
-            told = f"Internal error occurred: defect {name}; see the server log"
-            return encoded(Refused(500, "InternalError", told).response())
+            message = f"Internal error occurred: defect {name}; see the server log"
+            return encoded(Refused(500, "InternalError", message).response())
 
 
 def _sent(response: Response, request: Request) -> Response:

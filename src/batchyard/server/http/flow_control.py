@@ -72,8 +72,8 @@ class Load:
 
 def too_many() -> Refused:
     """Return the 429 response for too many requests."""
-    told = "Too many requests, please try again later."
-    return Refused(429, "TooManyRequests", told, {"retryAfterSeconds": RETRY_AFTER})
+    message = "Too many requests, please try again later."
+    return Refused(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
 def _take_one(counts: dict[str, int], user: str) -> None:

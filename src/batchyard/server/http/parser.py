@@ -179,8 +179,8 @@ class Requests:
             return
         self._body += part
         if len(self._body) > BODY_MAX:
-            told = f"Request entity too large: limit is {BODY_MAX}"
-            self._refuse_body(Refused(413, "RequestEntityTooLarge", told))
+            message = f"Request entity too large: limit is {BODY_MAX}"
+            self._refuse_body(Refused(413, "RequestEntityTooLarge", message))
         elif not self._taker.hold(len(part)):
             self._refuse_body(too_many())
 
@@ -230,12 +230,12 @@ class Requests:
                 self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
-        said = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
+        query_items = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
         query: dict[str, str] = {}
-        for name, value in said:
+        for name, value in query_items:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
-        return Request(method, path, query, self._headers, source=self.source, said=said)
+        return Request(method, path, query, self._headers, source=self.source, query_items=query_items)
 
 
 def _has_body(headers: Mapping[str, str]) -> bool:

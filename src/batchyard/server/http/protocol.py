@@ -113,8 +113,8 @@ class HttpConnection(asyncio.Protocol):
         """Continue writing."""
         self.takes = True
         if self._stream is not None:
-            self._stream.tell()
-        self._go_on()
+            self._stream.write_next()
+        self._answer_next()
         self._wait()
 
     # --- callbacks of the parser ---
@@ -130,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
     def take(self, whole: Whole) -> None:
         """Queue a request; requests are answered in order."""
         self._waiting.append(whole)
-        self._go_on()
+        self._answer_next()
 
     def refuse(self, code: int, why: str) -> None:
         """Reject input that is not a valid request, and close the connection."""
@@ -183,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
     def _is_busy(self) -> bool:
         return self._answering is not None or bool(self._waiting)
 
-    def _go_on(self) -> None:
+    def _answer_next(self) -> None:
         """Start answering the next request, unless one is in progress or the client does not read."""
         if self._answering is not None or not self._waiting or not self.takes or self._is_lost:
             return
@@ -234,7 +234,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _stream_parts(self, ongoing: Ongoing, whole: Whole) -> None:
         self._stream = Stream(ongoing, whole.request, self, self._loop, self._turns.of(whole.request.user))
-        self._stream.tell()
+        self._stream.write_next()
 
     def _hand_over(self, answer: Conversation, whole: Whole) -> None:
         """Hand the connection over to the upgraded protocol."""
@@ -265,7 +265,7 @@ class HttpConnection(asyncio.Protocol):
             self._wait()
             return
         if self._waiting:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._answer_next)
         self._wait()
 
     def _pause(self, *, paused: bool) -> None:

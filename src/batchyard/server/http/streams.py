@@ -57,9 +57,9 @@ class Stream:
         self._waiting: Iterator[Any] | None = None
         self._has_turn = False
         self._is_stopped = False
-        ongoing.on_news = self.tell
+        ongoing.on_news = self.write_next
 
-    def tell(self) -> None:
+    def write_next(self) -> None:
         """Write the next part, if the connection accepts it."""
         if not self._sink.takes or self._has_turn or self._is_stopped:
             return
@@ -74,14 +74,14 @@ class Stream:
                 self._sink.write_part(part)
         if self._waiting is not None:
             self._has_turn = True
-            self._take_turn(self._go_on)
+            self._take_turn(self._take_next_turn)
         elif self.ongoing.is_over:
             self.stop()
             self._sink.end_parts()
 
-    def _go_on(self) -> None:
+    def _take_next_turn(self) -> None:
         self._has_turn = False
-        self.tell()
+        self.write_next()
 
     def _next_part(self, waiting: Iterator[Any]) -> bytes:
         """Encode up to PIECE bytes of the waiting parts, so that other responses get a turn in between."""

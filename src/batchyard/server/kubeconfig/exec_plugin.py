@@ -55,12 +55,12 @@ def _asked(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str
     """Return the ExecCredential that is the plugin's input."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
-        told = {field: cluster[field] for field in _OF_CLUSTER if cluster.get(field)}
-        if cluster.get("certificate-authority") and "certificate-authority-data" not in told:
+        info = {field: cluster[field] for field in _OF_CLUSTER if cluster.get(field)}
+        if cluster.get("certificate-authority") and "certificate-authority-data" not in info:
             authority = Path(cluster["certificate-authority"]).read_bytes()
-            told["certificate-authority-data"] = base64.b64encode(authority).decode()
+            info["certificate-authority-data"] = base64.b64encode(authority).decode()
         meant = [each.get("extension") for each in cluster.get("extensions") or () if each.get("name") == _EXTENSION]
-        spec["cluster"] = {**told, **({"config": meant[0]} if meant else {})}
+        spec["cluster"] = {**info, **({"config": meant[0]} if meant else {})}
     return {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
@@ -74,8 +74,8 @@ def _credentials(answer: bytes, version: str, command: str) -> Mapping[str, str]
     if found.get("apiVersion") != version:
         raise ValueError(f"exec: {command} answered with apiVersion {found.get('apiVersion')} instead of {version}")
     status = found.get("status")
-    said = status if isinstance(status, dict) else {}
-    token, certificate, key = (said.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
+    given_status = status if isinstance(status, dict) else {}
+    token, certificate, key = (given_status.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
     if bool(certificate) != bool(key):
         raise ValueError(f"exec: {command} gave only one of certificate and key")
     if not token and not certificate:

@@ -272,11 +272,11 @@ class _Parts:
         if not text and self._is_rotated():
             text = self._file.read(_PIECE)  # it may have grown before the rotation
             if not text:
-                self._go_on()
+                self._open_next_part()
                 text = self._file.read(_PIECE) if self._file is not None else b""
         return text
 
-    def _go_on(self) -> None:
+    def _open_next_part(self) -> None:
         """Open the part after the current one, which may be renamed meanwhile."""
         assert self._file is not None, "a part is open"
         with self._file as before:

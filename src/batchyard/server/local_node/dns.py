@@ -176,9 +176,9 @@ class NameServer:
         """Answer the next datagram. If sending fails, the client retries."""
         with suppress(OSError):
             message, sender = asked.recvfrom(_LENGTH_MAX)
-            told = self.answer(message, DATAGRAM_MAX)
-            if told is not None:
-                asked.sendto(told, sender)
+            response = self.answer(message, DATAGRAM_MAX)
+            if response is not None:
+                asked.sendto(response, sender)
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the queries of a TCP connection."""
@@ -187,10 +187,10 @@ class NameServer:
             while self._connections <= _CONNECTIONS_MAX:
                 async with asyncio.timeout(_ASKS_WITHIN):
                     length = int.from_bytes(await reader.readexactly(2))
-                    told = self.answer(await reader.readexactly(length), _LENGTH_MAX)
-                    if told is None:
+                    response = self.answer(await reader.readexactly(length), _LENGTH_MAX)
+                    if response is None:
                         break
-                    writer.write(len(told).to_bytes(2) + told)
+                    writer.write(len(response).to_bytes(2) + response)
                     await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             pass

@@ -56,8 +56,8 @@ class LocalNodeParts:
         engines = [each["name"] for each in self.machine.features.get("engines") or ()]
         settings = settings_of(local, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
-        wishes = Wishes(facts.name, settings, token, self._gpus.found)
-        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
+        run_specs = Wishes(facts.name, settings, token, self._gpus.found)
+        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
         for row in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
         self._names = NameServer(objects, settings.cluster_domain)
@@ -80,7 +80,7 @@ class LocalNodeParts:
             return str(error)
         return ""
 
-    def told(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """Return the node's part of the status document: isolation features, missing programs, pods and GPUs."""
         features, runs = self.machine.features, self.machine.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
@@ -99,7 +99,7 @@ class LocalNodeParts:
             "engines": features.get("engines") or [],
             "runsNone": features.get("runsNone") or "",
             "missing": features.get("missing") or [],
-            "gpus": [self._told_of(gpu) for gpu in self._gpus.found],
+            "gpus": [self._gpu_status(gpu) for gpu in self._gpus.found],
         }
 
     def gpu_states(self) -> list[GpuState]:
@@ -128,7 +128,7 @@ class LocalNodeParts:
                     return Holder(container, spec["pod"]["namespace"], spec["pod"]["name"])
         return Holder()
 
-    def _told_of(self, gpu: Gpu) -> Mapping[str, Any]:
+    def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
         """Return a GPU's entry of the status document."""
         use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         return {

@@ -99,7 +99,7 @@ class Outflow:
             os.close(self._file)
             self._waiting.clear()
             self._bytes = 0
-            self._tell()
+            self._report_room()
 
     def _write(self) -> None:
         """Write as much as possible now."""
@@ -117,18 +117,18 @@ class Outflow:
         except OSError:  # the reader has closed
             self.close()
             return
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._waiting:
             self._loop.add_writer(self._file, self._write)
         else:
             self._loop.remove_writer(self._file)
             if self._is_ending:
                 self.close()
-        self._tell()
+        self._report_room()
 
-    def _tell(self) -> None:
+    def _report_room(self) -> None:
         if self._is_full and self._bytes <= _LOW:
             self._is_full = False
             self._wants_more(True)

@@ -111,13 +111,13 @@ class LocalPort(asyncio.Protocol):
 
     # --- establishing the connection ---
 
-    def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
+    def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
         """Take the sockets that the host created in the pod's network namespace."""
         self._host.close()
-        if "error" in said:
+        if "error" in message:
             for file in files:
                 os.close(file)
-            self._fail(said["error"])
+            self._fail(message["error"])
         else:
             self._connect([socket.socket(fileno=file) for file in files])
 
@@ -129,7 +129,7 @@ class LocalPort(asyncio.Protocol):
 
     async def _try(self, sockets: Sequence[socket.socket]) -> None:
         """Connect over IPv4, or else over IPv6."""
-        said = []
+        failures = []
         try:
             for opened, (version, address, shown) in zip(sockets, _LOOPBACK, strict=True):
                 try:
@@ -137,14 +137,16 @@ class LocalPort(asyncio.Protocol):
                         await self._loop.sock_connect(opened, (address, self._port))
                 except (OSError, TimeoutError) as error:
                     why = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
-                    said.append(f"IPv{version}: dial tcp{version} {shown}:{self._port}: connect: {why}")
+                    failures.append(f"IPv{version}: dial tcp{version} {shown}:{self._port}: connect: {why}")
                     continue
                 await self._loop.create_connection(lambda: self, sock=opened.dup())
                 return
         finally:
             for opened in sockets:
                 opened.close()
-        self._fail(f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(said)}')
+        self._fail(
+            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(failures)}'
+        )
 
     def _fail(self, why: str) -> None:
         self._end(Ending(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))

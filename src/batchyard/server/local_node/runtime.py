@@ -93,20 +93,20 @@ class LocalMachine:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for key in list(self._keepers):
-            self._let_go(key)
+            self._close_pidfd(key)
         self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
 
     # --- writes ---
 
-    def _start(self, wish: Obj) -> Obj:
-        key = key_of(wish)
+    def _start(self, wanted: Obj) -> Obj:
+        key = key_of(wanted)
         before = self.run(key)
         if before is not None:
-            self._let_go(key)
+            self._close_pidfd(key)
             self._empty_later(self.folders.throw_away_sandbox(key))
-        run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
+        run = {field: value for field, value in wanted.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(wish) if key.name == SANDBOX else _other_spec(self.folders, wish)
+            run["spec"] = self._sandbox_spec(wanted) if key.name == SANDBOX else _other_spec(self.folders, wanted)
             self.folders.make(run, run["spec"])
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
@@ -116,12 +116,12 @@ class LocalMachine:
             run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
         return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
 
-    def _sandbox_spec(self, wish: Obj) -> Mapping[str, Any]:
+    def _sandbox_spec(self, wanted: Obj) -> Mapping[str, Any]:
         """Return the spec of a sandbox for the programs of the node, and create the pod's volumes."""
-        uid: str = wish["metadata"]["namespace"]
-        for name, plan in wish["volumes"].items():
+        uid: str = wanted["metadata"]["namespace"]
+        for name, plan in wanted["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
-        spec: Mapping[str, Any] = wish["spec"]
+        spec: Mapping[str, Any] = wanted["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
             address, gateway = self._addresses.take(uid), self._addresses.gateway
@@ -136,22 +136,24 @@ class LocalMachine:
             "hosts": hosts,
         }
 
-    def _refresh(self, wish: Obj) -> Obj:
+    def _refresh(self, wanted: Obj) -> Obj:
         """Update the files of a pod's volumes. A volume that cannot be written keeps its content."""
-        run = self.run(key_of(wish))
+        run = self.run(key_of(wanted))
         if run is None:
-            return wish
-        for name, plan in wish["volumes"].items():
+            return wanted
+        for name, plan in wanted["volumes"].items():
             with suppress(VolumeError):
-                make_volume(self.folders.pod(wish["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock())
-        return self._changed(EventType.MODIFIED, {**run, "filesFrom": wish["filesFrom"]}, run)
+                make_volume(
+                    self.folders.pod(wanted["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock()
+                )
+        return self._changed(EventType.MODIFIED, {**run, "filesFrom": wanted["filesFrom"]}, run)
 
-    def _stop(self, wish: Obj) -> Obj:
-        key = key_of(wish)
+    def _stop(self, wanted: Obj) -> Obj:
+        key = key_of(wanted)
         run = self.run(key)
         if run is None:
-            return wish
-        after = {**run, "stop": wish["stop"]}
+            return wanted
+        after = {**run, "stop": wanted["stop"]}
         self.folders.stop(self._times.stopped_there(after))
         self._changed(EventType.MODIFIED, after, run)
         self._hurry(key)
@@ -171,13 +173,13 @@ class LocalMachine:
         run = of_pod.pop(key.name, None)
         if not of_pod:
             self._runs.pop(key.namespace, None)
-        self._let_go(key)
+        self._close_pidfd(key)
         self._empty_later(self.folders.throw_away(key))
         if key.name == SANDBOX:
             self._addresses.give_back(key.namespace)
         if run is None:
             return {"apiVersion": "", "kind": "", "metadata": {}}
-        self._tell(WatchEvent(EventType.DELETED, key, run, run, 0))
+        self._queue_event(WatchEvent(EventType.DELETED, key, run, run, 0))
         return run
 
     # --- observation ---
@@ -211,13 +213,13 @@ class LocalMachine:
 
     def _hear(self) -> None:
         """Read the folders that have changed."""
-        told: dict[bytes, None] = {}
+        changed: dict[bytes, None] = {}
         for _ in range(_TAKEN_AT_ONCE):
             try:
-                told[self._socket.recv(_DATAGRAM_MAX)] = None
+                changed[self._socket.recv(_DATAGRAM_MAX)] = None
             except BlockingIOError:
                 break
-        for path in told:
+        for path in changed:
             self._look(self.folders.key(Path(os.fsdecode(path))))
 
     def _look(self, key: Key) -> None:
@@ -226,7 +228,7 @@ class LocalMachine:
         if run is None or not run["status"]:
             return
         if not _is_alive(run):
-            self._let_go(key)
+            self._close_pidfd(key)
         elif key not in self._keepers:
             self._watch(key, run)
 
@@ -254,14 +256,14 @@ class LocalMachine:
 
     def _keeper_ended(self, key: Key) -> None:
         """Handle the exit of a shim. If the run did not end before, its outcome is unknown."""
-        self._let_go(key)
+        self._close_pidfd(key)
         run = self._take_in(key)
         if run is None or not _is_alive(run):
             return
         status = {**run["status"], **_LOST, "phase": EXITED, "finishedAt": self._times.clock(), "message": _LOST_WORDS}
         self._changed(EventType.MODIFIED, {**run, "status": status}, run)
 
-    def _let_go(self, key: Key) -> None:
+    def _close_pidfd(self, key: Key) -> None:
         keeper = self._keepers.pop(key, None)
         if keeper is not None:
             self._loop.remove_reader(keeper)
@@ -270,13 +272,13 @@ class LocalMachine:
     def _changed(self, kind: EventType, run: Obj, old: Obj | None) -> Obj:
         key = key_of(run)
         self._runs.setdefault(key.namespace, {})[key.name] = run
-        self._tell(WatchEvent(kind, key, run, old, 0))
+        self._queue_event(WatchEvent(kind, key, run, old, 0))
         return run
 
     def _empty_later(self, gone: Path) -> None:
         self._loop.run_in_executor(None, empty, gone)
 
-    def _tell(self, event: WatchEvent) -> None:
+    def _queue_event(self, event: WatchEvent) -> None:
         """Queue an event, to be delivered together with others of this loop iteration."""
         self._events.append(event)
         if len(self._events) == 1:
@@ -306,13 +308,13 @@ def at_folder(path: Path, use: Callable[[str], None]) -> None:
         os.close(folder)
 
 
-def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
+def _other_spec(folders: RunFolders, wanted: Obj) -> Mapping[str, Any]:
     """Return the spec of a container or image run for the programs of the node, with resolved mount sources."""
-    spec: Mapping[str, Any] = wish["spec"]
-    if "mounts" not in wish:
+    spec: Mapping[str, Any] = wanted["spec"]
+    if "mounts" not in wanted:
         return spec
-    pod, plans = folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
-    of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
+    pod, plans = folders.pod(wanted["metadata"]["namespace"]), wanted["volumes"]
+    of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wanted["mounts"]]
     targets = {row["target"] for row in of_volumes}
     of_image = [row for row in spec["mounts"] if row["target"] not in targets]
     others = [{**row, "source": os.path.realpath(row["source"])} for row in of_image]

@@ -81,10 +81,10 @@ class HostConnection:
             os.close(folder)
         self._loop.add_reader(self._socket, self._read)
 
-    def say(self, said: Mapping[str, Any]) -> None:
+    def say(self, message: Mapping[str, Any]) -> None:
         """Send a further message, ignoring a lost host."""
         with suppress(OSError):
-            self._socket.send(json.dumps(said).encode())
+            self._socket.send(json.dumps(message).encode())
 
     def close(self) -> None:
         """Disconnect, which notifies the host."""
@@ -97,16 +97,16 @@ class HostConnection:
             self._socket.close()
 
     def _read(self) -> None:
-        said = b""
+        message = b""
         files: Sequence[int] = ()
         try:
-            said, files, _, _ = socket.recv_fds(self._socket, _TOLD_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+            message, files, _, _ = socket.recv_fds(self._socket, _TOLD_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if said:
-            self._hear(json.loads(said), files)
+            message = b""
+        if message:
+            self._hear(json.loads(message), files)
         else:
             self.close()
             self._lost()

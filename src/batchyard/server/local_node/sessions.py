@@ -50,7 +50,7 @@ class _LocalSession:
             self._outflow.write(data)
         elif self._streams.stdin and not self._is_closed:
             self._early.append(data)
-            self._tell_wants(False)
+            self._report_wants(False)
 
     def listen(self, *, listens: bool) -> None:
         """Resume or pause reading the outputs."""
@@ -100,19 +100,19 @@ class _LocalSession:
         self._inflows[name].listen(listens=self._listens)
 
     def _write_to(self, file: int) -> None:
-        self._outflow = Outflow(file, self._loop, self._tell_wants)
+        self._outflow = Outflow(file, self._loop, self._report_wants)
 
-    def _tell_wants(self, wants: bool) -> None:
+    def _report_wants(self, wants: bool) -> None:
         self._talker.wants_more(wants=wants)
 
-    def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
+    def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
         """Handle a message of the host."""
         if files:
             self._take_terminal(files[0])
-        if "error" in said:
-            self._end_with(Ending(failure=f"{self._failed}{said['error']}"))
-        elif "exit_code" in said:
-            self._end_with(Ending(said["exit_code"]))
+        if "error" in message:
+            self._end_with(Ending(failure=f"{self._failed}{message['error']}"))
+        elif "exit_code" in message:
+            self._end_with(Ending(message["exit_code"]))
 
     def _take_terminal(self, terminal: int) -> None:
         self._terminal = terminal
@@ -127,7 +127,7 @@ class _LocalSession:
         early, self._early = self._early, []
         for data in early:
             self.write(data)
-        self._tell_wants(True)
+        self._report_wants(True)
 
     def _lost(self) -> None:
         """Handle the loss of the host."""
@@ -220,13 +220,13 @@ class LocalAttachment(_LocalSession):
             self._host.say({"end_input": True})
         super().close()
 
-    def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
+    def _hear(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
         """Start forwarding input once attached."""
         self._is_attached = True
         if self._pipe is not None and self._streams.stdin:
             with suppress(OSError):  # the container closed its stdin
                 self._write_to(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        super()._hear(said, files)
+        super()._hear(message, files)
         self._write_early()
         if not self._has_more:
             self.end_input()

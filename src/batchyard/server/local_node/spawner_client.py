@@ -60,12 +60,12 @@ class Spawner:
         """Return a pidfd of the spawner, which is started if it is not running."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
-            with (self._node / "spawner.log").open("ab") as told:
+            with (self._node / "spawner.log").open("ab") as log:
                 started = subprocess.Popen(  # noqa: S603 - a fixed command
                     [sys.executable, "-I", "-m", _MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
-                    stdout=told,
-                    stderr=told,
+                    stdout=log,
+                    stderr=log,
                     start_new_session=True,
                 )
             self._await_ready(started)

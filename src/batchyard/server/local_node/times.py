@@ -26,23 +26,23 @@ class NodeTimes:
         self._ahead: Duration = 0
         self._remembered = lru_cache(maxsize=_REMEMBERED_MAX)(self.here)
 
-    def here(self, told: Instant) -> Instant:
+    def here(self, recorded: Instant) -> Instant:
         """Convert machine time to platform time."""
-        return told + self._platform_is_ahead()
+        return recorded + self._platform_is_ahead()
 
     def there(self, instant: Instant) -> Instant:
         """Convert platform time to machine time."""
         return instant - self._platform_is_ahead()
 
-    def state(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    def state(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert the times of a run's state to platform time."""
-        state = {**told, **{field: self._remembered(told[field]) for field in _TIMES if told.get(field)}}
-        exceeded = told.get("exceeded")
+        state = {**recorded, **{field: self._remembered(recorded[field]) for field in _TIMES if recorded.get(field)}}
+        exceeded = recorded.get("exceeded")
         return {**state, "exceeded": {**exceeded, "at": self._remembered(exceeded["at"])}} if exceeded else state
 
-    def run(self, told: Obj) -> Obj:
+    def run(self, recorded: Obj) -> Obj:
         """Convert the times of a run to platform time: those of its state and of its stop."""
-        run = {**told, "status": self.state(told["status"])}
+        run = {**recorded, "status": self.state(recorded["status"])}
         return {**run, "stop": {**run["stop"], "at": self._remembered(run["stop"]["at"])}} if "stop" in run else run
 
     def stopped_there(self, run: Obj) -> Obj:

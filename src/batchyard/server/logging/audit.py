@@ -48,13 +48,13 @@ class AuditLog:
         """Write a line completely or not at all."""
         end = self._file.tell()
         if end + len(line) > self._size_max:
-            self._begin_anew()
+            self._rotate()
             end = 0
         if self._file.write(line) != len(line):
             self._file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _begin_anew(self) -> None:
+    def _rotate(self) -> None:
         """Rotate the file. If that fails, the next line retries it."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))

@@ -47,23 +47,23 @@ class CycleLog:
         if not is_logged and self._emit is None:
             return
         ended, counts = wall_clock(), Counter(_WORDS[type(decision).__name__] for decision in decisions)
-        told = {"cycle": cycle.number, "heads": len(decisions), **{word: counts[word] for word in _WORDS.values()}}
+        counters = {"cycle": cycle.number, "heads": len(decisions), **{word: counts[word] for word in _WORDS.values()}}
         if is_logged:
-            fields = {**told, "decided_us": self._decided - self._began, "applied_us": ended - self._decided}
-            _LOG.debug("cycle %d: %s", cycle.number, _in_words(told), extra={"fields": fields})
+            fields = {**counters, "decided_us": self._decided - self._began, "applied_us": ended - self._decided}
+            _LOG.debug("cycle %d: %s", cycle.number, _in_words(counters), extra={"fields": fields})
         if self._emit is not None:
-            for span in self._spans(told, ended):
+            for span in self._spans(counters, ended):
                 self._emit(span)
 
-    def _spans(self, told: Mapping[str, int], ended: Instant) -> Sequence[Span]:
-        made = [uid_for(self._began, str(told["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
+    def _spans(self, counters: Mapping[str, int], ended: Instant) -> Sequence[Span]:
+        made = [uid_for(self._began, str(counters["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
         trace, (root, decide, apply) = made[0], (each[:_SPAN_DIGITS] for each in made[1:])
         return (
             Span(trace, decide, root, "decide", self._began, self._decided, {}),
             Span(trace, apply, root, "apply", self._decided, ended, {}),
-            Span(trace, root, "", "scheduling cycle", self._began, ended, told),
+            Span(trace, root, "", "scheduling cycle", self._began, ended, counters),
         )
 
 
-def _in_words(told: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in told.items() if word != "cycle")
+def _in_words(counters: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counters.items() if word != "cycle")

@@ -27,18 +27,20 @@ class DecisionLog:
         self._sink = sink
         self._keep = keep
         self._number = last
-        self._told: Remembered[Key, tuple[str, str]] = Remembered()
+        self._recorded: Remembered[Key, tuple[str, str]] = Remembered()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record a decision, and pass it on to the sink."""
         self._sink(now, controller, record)
         regarding, type_, reason, message, details = record
-        if self._told.recall(regarding) == (reason, message):
+        if self._recorded.recall(regarding) == (reason, message):
             return
-        self._told.remember(regarding, (reason, message))
+        self._recorded.remember(regarding, (reason, message))
         self._number += 1
-        told = {} if details is None else details()
-        entry = DecisionRecord(self._number, now, component_of(controller), regarding, type_, reason, message, told)
+        recorded_details = {} if details is None else details()
+        entry = DecisionRecord(
+            self._number, now, component_of(controller), regarding, type_, reason, message, recorded_details
+        )
         if _LOG.isEnabledFor(logging.INFO):
             _LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
         self._keep(entry)

@@ -46,10 +46,10 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line, followed by the traceback if it has one."""
-        told = super().format(record)
+        text = super().format(record)
         if record.levelno >= logging.WARNING:
-            return told
-        return f"{_time(record)} {record.levelname.lower()} {told}"
+            return text
+        return f"{_time(record)} {record.levelname.lower()} {text}"
 
 
 class JsonLines(logging.Formatter):
@@ -57,7 +57,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line."""
-        told: dict[str, Any] = {
+        text: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -65,8 +65,8 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return _encode(told).decode()
+            text["error"] = self.formatException(record.exc_info)
+        return _encode(text).decode()
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -161,8 +161,8 @@ def _nanoseconds(instant: Instant) -> str:
     return str(instant * 1000)
 
 
-def _attributes(told: Mapping[str, str | int]) -> list[Mapping[str, Any]]:
+def _attributes(values: Mapping[str, str | int]) -> list[Mapping[str, Any]]:
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
-        for key, value in told.items()
+        for key, value in values.items()
     ]

@@ -78,7 +78,7 @@ class HttpTransport:
         return answer
 
     async def stream(
-        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
     ) -> HttpAnswer:
         """Pass on the lines of a response, with `to_the_end` also an incomplete last one. Return how it ended."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
@@ -88,10 +88,10 @@ class HttpTransport:
                     if response.status == _UNAUTHORIZED:
                         await self._has_renewed()
                     return await _answer(response)
-                told(())
-                rest = await _read_lines(response, told)
+                deliver(())
+                rest = await _read_lines(response, deliver)
                 if rest and to_the_end:
-                    told([rest])
+                    deliver([rest])
         except _BROKEN as error:
             return _broken(error)
         return HttpAnswer(200)
@@ -158,11 +158,11 @@ class Carrier:
     def watch(
         self,
         request: HttpRequest,
-        told: Callable[[Sequence[bytes]], None],
+        deliver: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
         """Send a streaming request. Pass on its lines as they arrive; call `ended` once at the end."""
-        self._wire.start(self._watch(request, told, ended))
+        self._wire.start(self._watch(request, deliver, ended))
 
     async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         answer = await self._wire.ask(request)
@@ -171,10 +171,10 @@ class Carrier:
     async def _watch(
         self,
         request: HttpRequest,
-        told: Callable[[Sequence[bytes]], None],
+        deliver: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        answer = await self._wire.stream(request, lambda lines: self._post(partial(told, lines)))
+        answer = await self._wire.stream(request, lambda lines: self._post(partial(deliver, lines)))
         self._post(partial(ended, answer))
 
 
@@ -191,7 +191,7 @@ async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
     return HttpAnswer(response.status, await response.read(), _seconds(wait), told_at=_instant(date))
 
 
-async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> bytes:
+async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass on complete lines. Return the incomplete rest."""
     rest: list[bytes] = []
     async for chunk in response.content.iter_any():
@@ -200,7 +200,7 @@ async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence
         if others:
             lines = [b"".join(rest), *others[:-1]]
             rest = [others[-1]]
-            told([line for line in lines if line])
+            deliver([line for line in lines if line])
     return b"".join(rest)
 
 
@@ -220,12 +220,12 @@ def _instant(date: str) -> Instant:
 def _broken(error: BaseException) -> HttpAnswer:
     """Return the answer for a failed request. It was certainly not sent only if no connection was established."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    told = str(error) or type(error).__name__
+    message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        told = f"{error.host}:{error.port}: {_reason(error.os_error)}"
+        message = f"{error.host}:{error.port}: {_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
-        told = "the connection broke within a response"
-    return HttpAnswer(0, trouble=told, was_sent=was_sent)
+        message = "the connection broke within a response"
+    return HttpAnswer(0, trouble=message, was_sent=was_sent)
 
 
 def _reason(error: OSError) -> str:

@@ -81,25 +81,25 @@ class Troubles:
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
         #: The reported errors that may still last.
-        self._told: dict[str, None] = {}
+        self._reported: dict[str, None] = {}
 
     def news(self, informer: Informer, all_of_them: Iterable[Informer]) -> str:
         """Return the message to report after an informer got a response; '' if none."""
         if informer.trouble:
-            if informer.trouble in self._told:
+            if informer.trouble in self._reported:
                 return ""
-            self._told[informer.trouble] = None
+            self._reported[informer.trouble] = None
             return self._in_words(informer)
-        if not self._told:
+        if not self._reported:
             return ""
         lasting = {each.trouble: each.is_served for each in all_of_them if each.trouble}
-        if any(lasting.values()) or self._told.keys() == lasting.keys():
+        if any(lasting.values()) or self._reported.keys() == lasting.keys():
             return ""
-        self._told = dict.fromkeys(lasting)
+        self._reported = dict.fromkeys(lasting)
         return "recovered"
 
     def _in_words(self, informer: Informer) -> str:
         if informer.is_served:
             return informer.trouble
-        told = f"{informer.trouble}: treated as having no objects; retrying periodically"
-        return f"{told}; {self._remedy}" if self._remedy else told
+        text = f"{informer.trouble}: treated as having no objects; retrying periodically"
+        return f"{text}; {self._remedy}" if self._remedy else text

@@ -17,10 +17,10 @@ _ENDS_WITHIN: Final = 1.0  # seconds
 class Site:
     """An HTTP server that runs while its context is entered. With port 0 it does not listen."""
 
-    def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], tell: Callable[[str], None]) -> None:
+    def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], report: Callable[[str], None]) -> None:
         self._routes = routes
         self._place = place
-        self._tell = tell
+        self._report = report
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -31,7 +31,7 @@ class Site:
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
-            self._tell(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
+            self._report(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,12 +83,12 @@ if TYPE_CHECKING:
     from batchyard.server.operator.operator import Operator
 
 
-def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], None]) -> Site:
+def health(operator: "Operator", place: tuple[str, int], report: Callable[[str], None]) -> Site:
     """Return the HTTP server of an operator: health, metrics and the dashboard."""
     program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
     exposition = Exposition([*program, *operator.figures.sources()])
     page = OperatorPage(operator.reviewed, lambda: operator.models)
-    return Site([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, tell)
+    return Site([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, report)
 
 
 def _missing(operator: "Operator") -> str:

@@ -38,7 +38,7 @@ class Found(NamedTuple):
     """A Configuration, or None, and a message about it for the user."""
 
     configuration: Obj | None
-    told: str
+    message: str
     #: Whether a ConfigMap exists whose Configuration could not be read.
     is_lacking: bool = False
 

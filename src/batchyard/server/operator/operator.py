@@ -87,16 +87,16 @@ class Wanted:
 class Operator:
     """The client, controllers and leader election of an operator. Create it within the event loop that runs it."""
 
-    def __init__(self, wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> None:
+    def __init__(self, wanted: Wanted, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._wanted = wanted
         self.wire = wire
-        self.tell = tell
+        self.report = report
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.timers = RealTime(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
         self._carrier = wire.carrying_to(_at_once(loop))
-        self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, tell)
+        self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, report)
         self.spans = SpanExport(wanted.traces_to, loop) if wanted.traces_to else None
         self._leadership = self._candidate()
         gate = (lambda: True) if self._leadership is None else self._leadership.may_write
@@ -104,7 +104,7 @@ class Operator:
         wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
-        self.client.outbox.on_refused = lambda refusal: tell(f"batchyard: refused: {refusal}; retrying")
+        self.client.outbox.on_refused = lambda refusal: report(f"batchyard: refused: {refusal}; retrying")
         self.platform: Platform | None = None
         #: The permissions of dashboard users; and the models of the dashboard, once the operator leads.
         self.reviewed = Reviewed(wire, self.timers.now)
@@ -123,12 +123,12 @@ class Operator:
         """Set the clock to the server's time, install definitions if requested, and join leader election."""
         await self.clock.set()
         if self._wanted.installs:
-            for told in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
-                self.tell(told)
+            for reported in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
+                self.report(reported)
         if self._leadership is None:
             self._lead()
         else:
-            self.tell("batchyard: waiting to lead")
+            self.report("batchyard: waiting to lead")
             self._leadership.start()
 
     async def close(self) -> None:
@@ -153,12 +153,12 @@ class Operator:
             return None
         leadership = Leadership(Election(terms), self.timers, self._carrier)
         leadership.on_leading, leadership.on_lost = self._lead, self._lost
-        leadership.on_trouble = lambda trouble: self.tell(f"batchyard: {trouble}")
+        leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
 
     def _lead(self) -> None:
         self.leads = True
-        self.tell("batchyard: leads; listing objects")
+        self.report("batchyard: leads; listing objects")
         self.client.start()
 
     def _lost(self) -> None:
@@ -168,10 +168,10 @@ class Operator:
     def _heard(self, informer: Informer) -> None:
         """Report an error of an informer once, and start the controllers when all informers are synced."""
         if news := self._troubles.news(informer, self.client.informers.values()):
-            self.tell(f"batchyard: {news}")
+            self.report(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._begun()
-            self.tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
+            self.report(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
 
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self.clock.speed)
@@ -212,7 +212,7 @@ class Operator:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
 
-async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
+async def operate(wanted: Wanted, report: Callable[[str], None], end: asyncio.Event) -> None:
     """Run an operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
     access = await unless_told(end, read_access(wanted.source))
     if access is None:
@@ -220,15 +220,15 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     if wanted.terms is not None and not wanted.terms.namespace:
         wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
     wire = HttpTransport(access, lambda: read_access(wanted.source))
-    operator = Operator(wanted, wire, tell)
+    operator = Operator(wanted, wire, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
     terms = wanted.webhooks._replace(managed_namespaces=wanted.settings.kueue.managed_namespaces)
-    hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(tell)
+    hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).reporting_to(report)
     operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
     try:
-        async with health(operator, (wanted.address, wanted.port), tell), hooks:
-            tell(f"batchyard: operator at {access.url}")
+        async with health(operator, (wanted.address, wanted.port), report), hooks:
+            report(f"batchyard: operator at {access.url}")
             async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
                 if not end.is_set():
                     await unless_told(end, operator.start())
@@ -247,13 +247,13 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
     if wanted.beside_upstream:
         yield
         return
-    groups, told = wanted.settings.controllers, ""
+    groups, reported = wanted.settings.controllers, ""
     while not end.is_set() and (why := await unless_told(end, refusal(operator.wire, groups, own))):
         if not wanted.webhooks.port:
             raise OperatorError(why)
-        if why != told:
-            operator.tell(f"batchyard: {why}. Only the webhooks are served until this is resolved")
-        told = why
+        if why != reported:
+            operator.report(f"batchyard: {why}. Only the webhooks are served until this is resolved")
+        reported = why
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), EVERY / SECOND)
     looking = asyncio.create_task(look_out(operator.wire, groups, own))

@@ -67,8 +67,8 @@ class ShadowPage:
     def found(self, finding: Finding) -> None:
         """Add a divergence between Kueue and batchyard."""
         since = finding.at if finding.since is None else finding.since
-        told = finding.parting.value, finding.workload, finding.message
-        self._comparison.partings.appendleft(Parted(finding.at, since, *told, finding.why(), finding.look))
+        identity = finding.parting.value, finding.workload, finding.message
+        self._comparison.partings.appendleft(Parted(finding.at, since, *identity, finding.why(), finding.look))
         self._hub.touch()
 
 
@@ -103,12 +103,12 @@ class Shadow:
         kueue: KueueSettings,
         wire: HttpTransport,
         found: Callable[[Finding], None],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._wanted = wanted
-        self._tell = tell
-        self._tell_of = found
+        self._report = report
+        self._on_finding = found
         self._loop = loop
         #: Done when the run time has passed, or when an exception ends the shadow.
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -121,7 +121,7 @@ class Shadow:
         self.client = RestClient(wiring, KINDS)
         self.client.on_news = self._heard
         how = kueue.policy, _as_said(wanted.terms, kueue)
-        self._looking = Looking(self.client, transport, self._time, how, tell=self._found)
+        self._looking = Looking(self.client, transport, self._time, how, report=self._found)
         self.followers = self._looking.followers
         self.client.subscribe(self._observe)
         self._troubles = Troubles()
@@ -155,14 +155,14 @@ class Shadow:
 
     def _heard(self, informer: Informer) -> None:
         if news := self._troubles.news(informer, self.client.informers.values()):
-            self._tell(f"batchyard: {news}")
+            self._report(f"batchyard: {news}")
         has_begun = self._looking.has_begun
         self._looking.heard(informer)
         if not has_begun and self._looking.has_begun:
             if self._wanted.port:
                 self.page = ShadowPage(self.client, self._time, self.reviewed, lambda: self.counts)
                 self.page.observe(self.client.everything())
-            self._tell("batchyard: comparing with Kueue; writes nothing")
+            self._report("batchyard: comparing with Kueue; writes nothing")
             if self._wanted.lasts is not None:
                 self._time.call_at(self._time.now() + self._wanted.lasts, self._end)
 
@@ -171,7 +171,7 @@ class Shadow:
             self.page.observe(events)
 
     def _found(self, finding: Finding) -> None:
-        self._tell_of(finding)
+        self._on_finding(finding)
         if self.page is not None:
             self.page.found(finding)
 
@@ -180,7 +180,7 @@ class Shadow:
             self.ended.set_result(None)
 
 
-def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) -> Site:
+def told(shadow: Shadow, place: tuple[str, int], report: Callable[[str], None]) -> Site:
     """Return the HTTP server of a shadow: health, metrics and the dashboard."""
     figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
@@ -189,28 +189,28 @@ def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) ->
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
     page = OperatorPage(shadow.reviewed, lambda: None if shadow.page is None else shadow.page.models)
-    return Site([*routes, *page.routes()], place, tell)
+    return Site([*routes, *page.routes()], place, report)
 
 
 async def look_on(
-    wanted: Wanted, found: Callable[[Finding], None], tell: Callable[[str], None], end: asyncio.Event
+    wanted: Wanted, found: Callable[[Finding], None], report: Callable[[str], None], end: asyncio.Event
 ) -> Counts:
     """Compare until `end` is set or the run time has passed. Return the results."""
     access = await unless_told(end, read_access(wanted.source))
     if access is None:
         return Counts()
     wire = HttpTransport(access, lambda: read_access(wanted.source))
-    tell(f"batchyard: shadow at {access.url}")
-    kueue = await unless_told(end, _kueue(wanted, wire, tell))
+    report(f"batchyard: shadow at {access.url}")
+    kueue = await unless_told(end, _kueue(wanted, wire, report))
     if kueue is None:
         await wire.close()
         return Counts()
-    shadow = Shadow(wanted, kueue, wire, found, tell)
+    shadow = Shadow(wanted, kueue, wire, found, report)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
     try:
-        async with told(shadow, (wanted.address, wanted.port), tell):
+        async with told(shadow, (wanted.address, wanted.port), report):
             shadow.start()
             await end.wait()
     finally:
@@ -221,15 +221,15 @@ async def look_on(
     return shadow.counts
 
 
-async def _kueue(wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> KueueSettings:
+async def _kueue(wanted: Wanted, wire: HttpTransport, report: Callable[[str], None]) -> KueueSettings:
     """Return the settings by which Kueue decides."""
     kueue = wanted.kueue
     if kueue is None:
         read = await configuration_of(wire, [KUEUE])
         configuration = read.configuration
         without = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
-        for line in [read.told + without, *(() if configuration is None else told_beside(configuration))]:
-            tell(f"batchyard: {line}")
+        for line in [read.message + without, *(() if configuration is None else told_beside(configuration))]:
+            report(f"batchyard: {line}")
         kueue = KueueSettings() if configuration is None else settings_of(configuration)
     return kueue.sharing_fairly() if wanted.fair_sharing else kueue
 

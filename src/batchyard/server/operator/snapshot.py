@@ -74,9 +74,9 @@ Taking = Callable[[str, Sequence[Obj]], None]
 
 async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Reading:
     """List these kinds, and pass their objects to `take`. Raises SnapshotError if the server does not answer."""
-    told = await _first(wire)
-    own = decoded(told.body) if told.code == 200 else {}
-    reading = Reading(at=int(own.get("instant") or told.told_at), configuration=own.get("configuration"))
+    first = await _first(wire)
+    own = decoded(first.body) if first.code == 200 else {}
+    reading = Reading(at=int(own.get("instant") or first.told_at), configuration=own.get("configuration"))
     for kind in kinds:
         await _read_kind(wire, kind_info(kind), take, reading)
     return reading

@@ -91,7 +91,7 @@ class Reviewed:
         return status
 
 
-def _user(told: dict[str, Any]) -> User:
-    extra: Iterable[tuple[str, list[str]]] = (told.get("extra") or {}).items()
-    groups = tuple(told.get("groups") or ())
-    return User(told.get("username", ""), groups, told.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))
+def _user(info: dict[str, Any]) -> User:
+    extra: Iterable[tuple[str, list[str]]] = (info.get("extra") or {}).items()
+    groups = tuple(info.get("groups") or ())
+    return User(info.get("username", ""), groups, info.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))

@@ -205,10 +205,10 @@ class Kept(NamedTuple):
 class CertificateKeeper:
     """The certificate that is served, and the errors reported. `context` always serves the current certificate."""
 
-    def __init__(self, kept: Kept, wire: HttpTransport, tell: Callable[[str], None]) -> None:
+    def __init__(self, kept: Kept, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._kept = kept
         self._wire = wire
-        self._tell = tell
+        self._report = report
         self._shown = Pair()
         #: The reported errors that may still last.
         self._troubles: dict[str, None] = {}
@@ -246,15 +246,15 @@ class CertificateKeeper:
         held = await self._settled()
         if held is None:
             return
-        told = [await self._inject(path, held.authorities) for path in self._places()]
+        published = [await self._inject(path, held.authorities) for path in self._places()]
         if held.shown != self._shown:
             with _file(held.shown.certificate + held.shown.key) as path:
                 self.context.load_cert_chain(path)
             self._shown = held.shown
-        self.is_ready = all(told)
+        self.is_ready = all(published)
         if self.is_ready and self._troubles:
             self._troubles.clear()
-            self._tell("batchyard: webhooks: certificates: recovered")
+            self._report("batchyard: webhooks: certificates: recovered")
 
     async def _settled(self) -> Generations | None:
         """Perform the next rotation step, and return the resulting generations; None on errors."""
@@ -310,7 +310,7 @@ class CertificateKeeper:
         trouble = trouble_of(answer)
         if trouble not in self._troubles:
             self._troubles[trouble] = None
-            self._tell(f"batchyard: webhooks: certificates: {trouble}")
+            self._report(f"batchyard: webhooks: certificates: {trouble}")
 
 
 def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:

@@ -58,14 +58,14 @@ class Webhooks:
         self._groups = groups
         self._wire = wire
         self._address, self._namespace = place
-        self._tell: Callable[[str], None] = _nobody_told
+        self._report: Callable[[str], None] = _nobody_told
         self._figures = WebhookFigures(ticks)
         self._keeper: CertificateKeeper | None = None
         self._runner: web.AppRunner | None = None
 
-    def telling(self, tell: Callable[[str], None]) -> Self:
+    def reporting_to(self, report: Callable[[str], None]) -> Self:
         """Set the function that reports errors."""
-        self._tell = tell
+        self._report = report
         return self
 
     def texts(self) -> Iterator[str]:
@@ -83,7 +83,7 @@ class Webhooks:
             return self
         names = [f"{terms.service}.{self._namespace}{domain}" for domain in (".svc", ".svc.cluster.local", "")]
         kept = Kept(self._namespace, terms.secret, terms.service, terms.definitions, Terms(names, terms.lifetime))
-        self._keeper = CertificateKeeper(kept, self._wire, self._tell)
+        self._keeper = CertificateKeeper(kept, self._wire, self._report)
         self._keeping = self._keeper.keeping()
         await self._keeping.__aenter__()
         app = web.Application(client_max_size=_BODY_MAX)
@@ -93,7 +93,7 @@ class Webhooks:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._keeper.context).start()
-        self._tell(f"batchyard: webhooks at https://{self._address}:{terms.port}")
+        self._report(f"batchyard: webhooks at https://{self._address}:{terms.port}")
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -55,18 +55,18 @@ class Authority:
         """CredentialsError if the stored key or certificate is missing, damaged, or does not match."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
-        anew = f"or remove {key_file} and {AUTHORITY}: then all certificates signed by it become invalid"
+        remedy = f"or remove {key_file} and {AUTHORITY}: then all certificates signed by it become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_RESTORE}, {anew}")
+                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_RESTORE}, {remedy}")
             write_private(key_file, _pem(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _loaded_key(key_file, anew)
+        self._key = _loaded_key(key_file, remedy)
         if not self.certificate_file.exists():
             self._make_certificate()
         self._certificate = _loaded_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
-            told = f"{self.certificate_file} is not that of {key_file}"
-            raise CredentialsError(f"{told}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
+            fault = f"{self.certificate_file} is not that of {key_file}"
+            raise CredentialsError(f"{fault}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
 
     def server(self, addresses: Sequence[str]) -> Signed:
         """Issue the certificate of a server with these DNS names and addresses."""

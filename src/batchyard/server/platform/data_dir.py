@@ -61,8 +61,8 @@ def prepare(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Make a folder private. Raises DirectoryError if it holds files of other programs."""
     if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
-        told = "other users can read it, and it holds files of other programs"
-        raise DirectoryError(f"{folder}: {told}; name a new folder with --data-dir, or run chmod 700 first")
+        fault = "other users can read it, and it holds files of other programs"
+        raise DirectoryError(f"{folder}: {fault}; name a new folder with --data-dir, or run chmod 700 first")
     folder.chmod(0o700)
 
 
@@ -104,10 +104,10 @@ def process_in(folder: Path) -> Process | None:
 def beginning_of(pid: int) -> str:
     """Return the start time of a process as the kernel counts it, to detect reused pids; '' if it is unknown."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return told.rpartition(")")[2].split()[_BEGINNING]
+    return stat.rpartition(")")[2].split()[_BEGINNING]
 
 
 # --- options of a platform ---

@@ -180,12 +180,12 @@ class GroupCommit:
             self._hand_over()
         elif not self._handed_over and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._come, 0)
+            self._loop.call_soon(self._write_batch_after, 0)
 
-    def _come(self, turns: int) -> None:
+    def _write_batch_after(self, turns: int) -> None:
         """Write the gathered changes after this many loop iterations, unless a transaction is in progress by then."""
         if turns:
-            self._loop.call_soon(self._come, turns - 1)
+            self._loop.call_soon(self._write_batch_after, turns - 1)
             return
         self._is_due = False
         if self._gathered and not self._handed_over:
@@ -205,13 +205,13 @@ class GroupCommit:
             else:
                 self._keep(changes, *result)
         finally:
-            self._go_on()
+            self._schedule_next_batch()
 
     def _keep(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
         self.on_commit(seconds)
         self.durable = changes[-1].revision
-        self._weigh(size)
-        self._tell(changes)
+        self._record_size(size)
+        self._feed_watches(changes)
         while self._waiting and self._waiting[0][0] <= self.durable:
             self._waiting.popleft()[1](None)
         if self.durable - self._floor > 2 * HISTORY:
@@ -219,24 +219,24 @@ class GroupCommit:
         if self._bytes > 2 * HISTORY_BYTES:
             self._forget()
 
-    def _go_on(self) -> None:
+    def _schedule_next_batch(self) -> None:
         """Schedule the next batch, after the notified callers had time to run: their changes are written with it."""
         if self._handed_over:
             return
         if self._gathered:
             if not self._is_due:
                 self._is_due = True
-                self._loop.call_soon(self._come, TURNS)
+                self._loop.call_soon(self._write_batch_after, TURNS)
         elif self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
-    def _tell(self, changes: Sequence[WatchEvent]) -> None:
+    def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
         """Feed all watches. An exception in one does not affect the others."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
-    def _weigh(self, size: int) -> None:
+    def _record_size(self, size: int) -> None:
         """Record the size of the last transaction, and drop the sizes of revisions that left the history."""
         self._sizes.append((self.durable, size))
         self._bytes += size

@@ -67,7 +67,7 @@ class EmbeddedFigures:
 
         def answer(request: Request) -> Reply:
             try:
-                parts = exposition.parts(groups_in(request.query, request.said))
+                parts = exposition.parts(groups_in(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":

@@ -139,7 +139,7 @@ class Embedded:
             self._futures = Futures(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
         self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
         self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
-        self._server.tell_at(REPORT, lambda: self._told(report))
+        self._server.tell_at(REPORT, lambda: self._status_document(report))
         timers = RealTime(loop)
         self._serve_page(security, timers, speed)
         self._begin_time(timers, speed)
@@ -181,8 +181,8 @@ class Embedded:
         self._server.answer_below(FILES, Files(asset, HEADERS).answer)
         self._server.answer_below(MODELS, Models(pages, security.rbac, self._commit, timers).answer)
 
-    def _told(self, report: Report) -> Mapping[str, Any]:
-        local = None if self._local is None else self._local.told()
+    def _status_document(self, report: Report) -> Mapping[str, Any]:
+        local = None if self._local is None else self._local.status()
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
     def _begin_time(self, timers: RealTime, speed: float) -> None:

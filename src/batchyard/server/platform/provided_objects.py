@@ -120,8 +120,8 @@ def _differences(wanted: Mapping[str, Obj], stored: Mapping[str, Obj], now: Inst
     for name, service in stored.items():
         if name not in wanted and annotation(service, well_known.PROVIDED) is not None:
             yield Delete(key_of(service))
-        elif (told := with_availability(service, wanted, now)) is not service:
-            yield UpdateStatus(told)
+        elif (updated := with_availability(service, wanted, now)) is not service:
+            yield UpdateStatus(updated)
 
 
 def _defined_kinds() -> Iterator[ServedKind]:

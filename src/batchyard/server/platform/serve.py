@@ -130,8 +130,8 @@ def _listener(place: Place) -> socket.socket:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
             raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
         why = os.strerror(error.errno) if error.errno else str(error)
-        told = f"port {place.port} of {place.address}: {why}"
-        raise PortError(f"{told}; name another with --port, or omit it for any free port") from error
+        message = f"port {place.port} of {place.address}: {why}"
+        raise PortError(f"{message}; name another with --port, or omit it for any free port") from error
 
 
 def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
@@ -144,8 +144,8 @@ def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    for told in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(told, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
         loop.add_signal_handler(signal.SIGHUP, end)
     embedded.on_failure = end

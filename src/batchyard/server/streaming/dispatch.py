@@ -21,12 +21,12 @@ def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
         key = accepted(request.headers["sec-websocket-key"])
-        said = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
+        fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
         if upgrade.protocol:
-            said += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
+            fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
     else:
-        said = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
-    return _SWITCHING % (date, said.encode("ascii"))
+        fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+    return _SWITCHING % (date, fields.encode("ascii"))
 
 
 def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ def _over_websocket(answer: Conversation, wire: UpgradedConnection) -> Speaker:
     elif answer.ports:
         PortChannels(socket, answer, wire)
     else:
-        socket.tell(PortStreams(socket, answer, wire))
+        socket.set_handler(PortStreams(socket, answer, wire))
     return socket
 
 

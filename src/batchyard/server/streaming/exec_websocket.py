@@ -33,7 +33,7 @@ class CommandChannels:
         self._sizes = Sizes()
         self._session: ProcessSession | None = None
         streams = command.streams
-        socket.tell(self)
+        socket.set_handler(self)
         # The first message is empty, to show that the connection is established.
         socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
         self._session = command.open(self)
@@ -104,7 +104,7 @@ class Sizes:
 
 def _size(text: bytes) -> tuple[int, int] | None:
     try:
-        told: Mapping[str, Any] = msgspec.json.decode(text, type=dict[str, int])
+        document: Mapping[str, Any] = msgspec.json.decode(text, type=dict[str, int])
     except msgspec.MsgspecError:
         return None
-    return told.get("Width", 0), told.get("Height", 0)
+    return document.get("Width", 0), document.get("Height", 0)

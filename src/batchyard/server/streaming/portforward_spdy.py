@@ -209,8 +209,8 @@ class _Pair:
         """Handle a port that is closed or unreachable."""
         self._leave()
         if ending.failure:
-            told = self._all.forwarding.failure(self._port, ending).encode()
-            self._all.sink.send(spdy.data(self.streams["error"], told))
+            error_text = self._all.forwarding.failure(self._port, ending).encode()
+            self._all.sink.send(spdy.data(self.streams["error"], error_text))
         self._end(self.streams["error"])
         if ending.failure:
             self._all.sink.send(spdy.reset(self.streams["data"], CANCEL))

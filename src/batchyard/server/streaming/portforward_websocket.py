@@ -22,7 +22,7 @@ class PortChannels:
         self._channel: int | None = None
         self._open: dict[int, _Port] = {}
         self._full: set[int] = set()
-        socket.tell(self)
+        socket.set_handler(self)
         for number, port in enumerate(forwarding.ports):
             for channel in (2 * number, 2 * number + 1):
                 socket.send(bytes([channel]) + struct.pack("<H", port))

@@ -41,7 +41,7 @@ class WebSocket:
         self._may_write = True
         self._ping: bytes | None = None
 
-    def tell(self, messages: Messages) -> None:
+    def set_handler(self, messages: Messages) -> None:
         """Set the receiver of messages."""
         self._messages = messages
 

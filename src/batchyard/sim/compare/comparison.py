@@ -124,13 +124,13 @@ def contrast(
     more = range(settings.seed + 1, settings.seed + settings.seeds)
     seen = [_overall(sections), *(_overall(sections_of(run_both(pair, settings.until, at, finish))) for at in more)]
     repeats = [repeated(figure, [each.get(figure.name, (None, None)) for each in seen]) for figure in OVERALL]
-    told = [each for each in repeats if each is not None]
-    return Contrast(names, runs, settings, sections, changes_of(runs), _lines(runs), told, pair.warnings)
+    known_repeats = [each for each in repeats if each is not None]
+    return Contrast(names, runs, settings, sections, changes_of(runs), _lines(runs), known_repeats, pair.warnings)
 
 
 def document_of(found: Contrast) -> dict[str, Any]:
     """Return the comparison as a document for programs: times in seconds, costs in dollars."""
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "ConfigurationComparison",
         "names": {"a": found.names[0], "b": found.names[1]},
@@ -148,8 +148,8 @@ def document_of(found: Contrast) -> dict[str, Any]:
         "loops": {side: [loop.message for loop in run.result.loops] for side, run in _sides(found.runs)},
     }
     if found.repeats:
-        told["repeats"] = [_repeat(each) for each in found.repeats]
-    return told
+        document["repeats"] = [_repeat(each) for each in found.repeats]
+    return document
 
 
 def _sides(runs: Runs) -> tuple[tuple[str, Run], ...]:

@@ -112,7 +112,7 @@ def overall(runs: Runs, run: Run) -> Figures:
     teams = [_mean(runs, run, lives) for lives in _grouped(run, _team).values()]
     ended = [life.finished for life in run.lives if life.finished is not None]
     costs = run.result.costs
-    told: Figures = {
+    totals: Figures = {
         **_waits_of(runs, run, run.lives),
         "workloads": len(run.lives),
         "finished": len(ended),
@@ -128,20 +128,20 @@ def overall(runs: Runs, run: Run) -> Figures:
     }
     if costs is not None:
         end = run.result.now
-        told["nodes"] = sum(curve.summed(end)[0] for curve in run.watch.machines.nodes.values())
-        told["machineHours"] = machine_hours(run.result)
-        told["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
-        told["cost"] = costs.cents / 100
-    return told
+        totals["nodes"] = sum(curve.summed(end)[0] for curve in run.watch.machines.nodes.values())
+        totals["machineHours"] = machine_hours(run.result)
+        totals["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
+        totals["cost"] = costs.cents / 100
+    return totals
 
 
 # --- waits ---
 
 
 def _overall(runs: Runs) -> Section:
-    told = joined({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
-    there = [figure for figure in OVERALL if figure.name in told[0].figures]
-    return Section("overall", "all in all", "", there, told)
+    rows = joined({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
+    there = [figure for figure in OVERALL if figure.name in rows[0].figures]
+    return Section("overall", "all in all", "", there, rows)
 
 
 def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> Section:
@@ -155,11 +155,11 @@ def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> S
 
 def _waits_of(runs: Runs, run: Run, lives: Sequence[Life]) -> Figures:
     spread = spread_of([runs.waited(run, life) for life in lives])
-    told: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
+    counts: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
     waits = zip(
         ("meanWait", "p50Wait", "p90Wait", "maxWait"), (spread.mean, spread.p50, spread.p90, spread.max), strict=True
     )
-    return {**told, **{name: wait if lives else None for name, wait in waits}}
+    return {**counts, **{name: wait if lives else None for name, wait in waits}}
 
 
 def _mean(runs: Runs, run: Run, lives: Sequence[Life]) -> float:
@@ -241,7 +241,7 @@ def _quota_by_queue(runs: Runs) -> Section:
 def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return the quota and its usage, summed by a group name, over the whole run."""
     nominal, used = together(run, run.watch.nominal, group), together(run, run.watch.lives.used, group)
-    nothing, told = Curve(run.begun), {}
+    nothing, rows = Curve(run.begun), {}
     for name in sorted({**nominal, **used}):
         amount, most = nominal.get(name, nothing).summed(run.result.now)
         mean, peak = used.get(name, nothing).summed(run.result.now)
@@ -249,8 +249,8 @@ def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Fig
             share = mean / amount if amount else None
             nominal_mean, used_mean = (in_units(name.rpartition(" ")[2], each) for each in (amount, mean))
             most_share = peak / most if most else None
-            told[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": share, "peakUse": most_share}
-    return told
+            rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": share, "peakUse": most_share}
+    return rows
 
 
 def together(
@@ -272,15 +272,15 @@ def _machines(runs: Runs) -> Section:
 
 
 def _machine_use(run: Run) -> dict[str, Figures]:
-    machines, end, told = run.watch.machines, run.result.now, {}
+    machines, end, rows = run.watch.machines, run.result.now, {}
     for (pool, resource), curve in sorted(machines.total.items()):
         there, used = curve.summed(end)[0], machines.used.get((pool, resource))
         asked = 0.0 if used is None else used.summed(end)[0]
-        told[f"{pool or _NO_POOL} {resource}"] = {
+        rows[f"{pool or _NO_POOL} {resource}"] = {
             "allocatable": in_units(resource, there),
             "meanUse": asked / there if there else None,
         }
-    return told
+    return rows
 
 
 def _pools(runs: Runs) -> Section:
@@ -289,12 +289,12 @@ def _pools(runs: Runs) -> Section:
 
 def _by_pool(run: Run) -> dict[str, Figures]:
     costs = run.result.costs
-    told: dict[str, Figures] = {}
+    rows: dict[str, Figures] = {}
     for pool, curve in sorted(run.watch.machines.nodes.items()):
         mean, peak = curve.summed(run.result.now)
         lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
-        told[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_spent(lines)}
-    return told
+        rows[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_spent(lines)}
+    return rows
 
 
 def _teams(runs: Runs) -> Section:

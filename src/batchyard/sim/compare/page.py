@@ -67,9 +67,9 @@ def _parts(found: Contrast) -> Iterator[str]:
 
 
 def _panel(title: str, content: str, note: str = "") -> str:
-    told_note = f'<p class="note">{escape(note)}</p>' if note else ""
+    note_html = f'<p class="note">{escape(note)}</p>' if note else ""
     head = f"<header><h2>{escape(title[:1].upper() + title[1:])}</h2></header>"
-    return f'<section class="panel">{head}{told_note}{content}</section>\n'
+    return f'<section class="panel">{head}{note_html}{content}</section>\n'
 
 
 def _never(overall: Section) -> str:

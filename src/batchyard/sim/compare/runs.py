@@ -82,8 +82,8 @@ def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable
         watches.append(Watch(simulation.world))
         finish(simulation)
 
-    told = course(Start(scenario), None, until, seed, watched)
-    return Run(told, watches[0], watches[0].begun)
+    ended = course(Start(scenario), None, until, seed, watched)
+    return Run(ended, watches[0], watches[0].begun)
 
 
 # --- trace as Jobs ---

@@ -151,8 +151,8 @@ def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     named = [name for name in _ACTIONS if name in given]
     if len(named) != 1:
-        said = f"{', '.join(named)} are too many" if named else "no fault is named"
-        yield FieldError(path, said, f"name one of {', '.join(_ACTIONS)}")
+        problem = f"{', '.join(named)} are too many" if named else "no fault is named"
+        yield FieldError(path, problem, f"name one of {', '.join(_ACTIONS)}")
         return
     name = named[0]
     if name == "fail":
@@ -166,8 +166,8 @@ def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def _failure_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     targets = [name for name in _TARGETS if name in given]
     if len(targets) != 1:
-        said = f"{', '.join(targets)} are too many" if targets else "no target is named"
-        yield FieldError(path, said, f"name one of {', '.join(_TARGETS)}")
+        problem = f"{', '.join(targets)} are too many" if targets else "no target is named"
+        yield FieldError(path, problem, f"name one of {', '.join(_TARGETS)}")
         return
     target = targets[0]
     if target in _COUNTED_BY_THEMSELVES and given.get("count", 1) > 1:

@@ -98,13 +98,13 @@ def _zones(cluster: Obj) -> list[str]:
 
 def _slowed(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
     """Return the times of a machine type, multiplied from its current ones."""
-    said = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
+    current = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     longer = {}
     for step in _STEPS:
         spread = spread_of(step, machine, cluster, catalog)
         shortest, typical, longest = (f"{figure * slow.times}us" for figure in spread)
         longer[step] = {"min": shortest, "typical": typical, "max": longest}
-    return {**said, **longer}
+    return {**current, **longer}
 
 
 #: A manual drain removes every pod that can be removed from the node.
@@ -191,31 +191,31 @@ class Injection:
     def _do(self, fault: ScheduledFault, number: int | None) -> None:
         match fault.action:
             case Fail() as action:
-                self._tell_met("fail", fault, self._fail(action, _Order(fault, number)))
+                self._log_targets("fail", fault, self._fail(action, _Order(fault, number)))
             case ReclaimSpot() as action:
-                self._tell_met("reclaimSpot", fault, self._reclaim(action, _Order(fault, number)))
+                self._log_targets("reclaimSpot", fault, self._reclaim(action, _Order(fault, number)))
             case Drain() as action:
-                self._tell_met("drain", fault, self._drain(action))
+                self._log_targets("drain", fault, self._drain(action))
             case Stockout() as action:
                 self._last(self._stockouts, action, action.lasts, self._change_cluster)
                 model = {"provisioning": action.provisioning} if action.provisioning else {}
-                self._tell("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds(action.lasts))
+                self._log("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds(action.lasts))
             case SlowBoot() as action:
                 self._last(self._slow_boots, action, action.lasts, self._change_cluster)
-                self._tell("slowBoot", machine=action.machine, times=action.times, seconds=seconds(action.lasts))
+                self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds(action.lasts))
             case Conflicts() as action:
                 self._last(self._conflicts, action, action.lasts, self._change_conflicts)
-                self._tell("conflicts", percent=action.percent, seconds=seconds(action.lasts))
+                self._log("conflicts", percent=action.percent, seconds=seconds(action.lasts))
             case Restart():
-                self._tell("restart")
+                self._log("restart")
                 self._scene.crash()
 
-    def _tell(self, fault: str, **fields: Any) -> None:
+    def _log(self, fault: str, **fields: Any) -> None:
         self._scene.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
-    def _tell_met(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
+    def _log_targets(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
         """Log the affected nodes. A single fault without a target is recorded as missed, a random one is not."""
-        self._tell(name, nodes=nodes)
+        self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
             self._scene.note_missed(fault)
 
@@ -236,10 +236,10 @@ class Injection:
         now = self._scene.kernel.now()
         stop = format_time(now + instances.NOTICE)
         found = [obj for obj in _of_pool(action.pool, self._scene.client) if _is_spot(obj)]
-        told = order.first(found)[: action.count]
-        for instance in told:
+        reclaimed = order.first(found)[: action.count]
+        for instance in reclaimed:
             self._scene.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)))
-        return _names(told)
+        return _names(reclaimed)
 
     def _drain(self, action: Drain) -> Sequence[str]:
         """Cordon a node and evict its pods; uncordon it in time, if it is still the same node."""
@@ -357,8 +357,8 @@ def _is_up(instance: Obj) -> bool:
 
 
 def _is_spot(instance: Obj) -> bool:
-    is_told = instances.phase_of(instance) == instances.STOPPING
-    return instance["spec"].get("provisioning") == "spot" and not is_told
+    is_stopping = instances.phase_of(instance) == instances.STOPPING
+    return instance["spec"].get("provisioning") == "spot" and not is_stopping
 
 
 def _names(found: Iterable[Obj]) -> list[str]:

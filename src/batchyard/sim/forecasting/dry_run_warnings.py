@@ -45,7 +45,7 @@ def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> l
     before = _settled(there)
     state = replace(there, revision=there.revision + 1, objects={**there.objects, key_of(changed): numbered})
     after = _settled(state)
-    told = [
+    warnings = [
         *_told("would be admitted at once", before.admitted, after.admitted, may_see),
         *_told("would be preempted at once", before.preempted, after.preempted, may_see),
         *_told("would be evicted at once", before.evicted, after.evicted, may_see),
@@ -58,10 +58,10 @@ def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> l
             queue, flavor, resource = place
             who = _named(names, may_see)
             more = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than it then may"
-            told.append(
+            warnings.append(
                 f"ClusterQueue {queue} would use {more}: {who} would no longer fit; no other Workload is admitted there"
             )
-    return [*told, *_beyond_nodes(state, changed)]
+    return [*warnings, *_beyond_nodes(state, changed)]
 
 
 def _settled(state: State) -> _Moment:

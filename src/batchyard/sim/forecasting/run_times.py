@@ -61,14 +61,14 @@ class Estimate:
     """The estimated run time of a Workload, from its admission on."""
 
     basis: Basis
-    told: Duration = 0
+    runtime: Duration = 0
     history: "History | None" = None
     bound: Duration | None = None
 
     def draw(self, chance: float, age: Duration) -> Duration | None:
         """Return a random total run time for a run of age `age`; None if it is unknown."""
         if self.basis is Basis.MANIFEST:
-            return max(self.told, age)
+            return max(self.runtime, age)
         if self.history is not None:
             return self.bounded(self.history.survival.draw(chance, age), age)
         return None if self.bound is None else max(age, self.bound)
@@ -163,9 +163,9 @@ class Runtimes:
 
     def estimate(self, workload: Obj) -> Estimate:
         """Return the estimate of a Workload."""
-        told = told_runtime(workload, self._state.objects, self._cluster)
-        if told is not None:
-            return Estimate(Basis.MANIFEST, told + self._lag)
+        runtime = told_runtime(workload, self._state.objects, self._cluster)
+        if runtime is not None:
+            return Estimate(Basis.MANIFEST, runtime + self._lag)
         bound = _bound(workload, self._state.objects)
         groups = _groups(workload)
         for place, group in enumerate(groups):
@@ -196,8 +196,8 @@ class Runtimes:
         run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
-        told = told_runtime(workload, self._state.objects, self._cluster) if has_ended else None
-        return () if told is None else (max(0, age - told),)
+        runtime = told_runtime(workload, self._state.objects, self._cluster) if has_ended else None
+        return () if runtime is None else (max(0, age - runtime),)
 
 
 def age_of(workload: Obj, now: Instant) -> Duration | None:
@@ -212,10 +212,10 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 
 def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
     """Return the run time of a Workload by its manifests or the Cluster; None if they give none."""
-    told = annotated_runtime(workload)
+    runtime = annotated_runtime(workload)
     owner = owner_of(workload, objects)
-    if told is not None or owner is None:
-        return told
+    if runtime is not None or owner is None:
+        return runtime
     of_pod, other = annotated_runtime(owner), _by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _of_job(owner["spec"], of_pod, other)
@@ -300,7 +300,7 @@ _OF_JOBS: Final = frozenset({"Job", "JobSet"})
 def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with all run times, and the running Workloads whose run time is unknown."""
     runtimes, unknown = Runtimes(state), list[str]()
-    told: dict[Key, Obj] = {}
+    changed: dict[Key, Obj] = {}
     cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
@@ -311,11 +311,11 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
             unknown.append(view.key)
         owner = owner_of(workload, state.objects)
         what = workload if owner is None else owner
-        told[key_of(what)] = _saying(
+        changed[key_of(what)] = _saying(
             what, TOLD_RUNTIMES_FOR_EVER if drawn is None else max(1, drawn // rounds_of(what))
         )
-    told |= {key_of(pod): _saying(pod, TOLD_RUNTIMES_FOR_EVER) for pod in _of_no_job(state)}
-    return State(state.at, state.revision, {**state.objects, **told}, state.applied), sorted(unknown)
+    changed |= {key_of(pod): _saying(pod, TOLD_RUNTIMES_FOR_EVER) for pod in _of_no_job(state)}
+    return State(state.at, state.revision, {**state.objects, **changed}, state.applied), sorted(unknown)
 
 
 def _of_no_job(state: State) -> Iterable[Obj]:

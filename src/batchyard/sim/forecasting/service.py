@@ -42,9 +42,9 @@ class Answering:
         asked = Asked(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
         found = None if name is None else forecasts(state, [name], asked).get(name)
         if found is None:
-            told = "has no Workload" if name is None else "has ended"
+            problem = "has no Workload" if name is None else "has ended"
             raise Refused(
-                404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
+                404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: it will not start', {"name": subject.name}
             )
         return found.document(subjects_told_of(subject))
 

@@ -54,8 +54,8 @@ def _changes(event: WatchEvent) -> Iterator[str]:
             yield f"{field} {new.get(field)}"
     for condition in new.get("conditions") or ():
         if _differs(find_condition(event.old, condition["type"]), condition):
-            said = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-            yield f"{condition['type']}={condition['status']} ({said})"
+            cause = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            yield f"{condition['type']}={condition['status']} ({cause})"
 
 
 def _differs(old: Obj | None, new: Obj) -> bool:

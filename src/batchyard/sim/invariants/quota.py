@@ -234,10 +234,10 @@ class AssumedEqualsConfirmed(Law):
     def settle(self) -> None:
         """Compare with an index built from the current objects only."""
         world = self.scene.world
-        kept, anew = _known(world.platform.index), _known(rebuilt(world, world.kernel.now()))
-        for what in sorted({**kept, **anew}):
-            if kept.get(what) != anew.get(what):
-                self.violate(f"{what} is {kept.get(what)}, and by the objects {anew.get(what)}")
+        kept, derived = _known(world.platform.index), _known(rebuilt(world, world.kernel.now()))
+        for what in sorted({**kept, **derived}):
+            if kept.get(what) != derived.get(what):
+                self.violate(f"{what} is {kept.get(what)}, and by the objects {derived.get(what)}")
 
 
 def rebuilt(world: World, now: Instant) -> AdmissionIndex:

@@ -18,25 +18,25 @@ class NothingMutated(Law):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._told: dict[Key, tuple[Obj, bytes]] = {}
+        self._delivered: dict[Key, tuple[Obj, bytes]] = {}
         self._encode = msgspec.json.Encoder().encode
 
     def look(self, event: WatchEvent) -> None:
         """Check the previous version of the object."""
         self._compare(event.key)
         if event.type is EventType.DELETED:
-            self._told.pop(event.key, None)
+            self._delivered.pop(event.key, None)
         else:
-            self._told[event.key] = event.obj, self._encode(event.obj)
+            self._delivered[event.key] = event.obj, self._encode(event.obj)
 
     def finish(self) -> None:
         """Check all remaining objects."""
-        for key in self._told:
+        for key in self._delivered:
             self._compare(key)
 
     def _compare(self, key: Key) -> None:
-        if key in self._told:
-            obj, text = self._told[key]
+        if key in self._delivered:
+            obj, text = self._delivered[key]
             if self._encode(obj) != text:
                 self.violate(f"{key} was changed in place: {text.decode()} became {self._encode(obj).decode()}", key)
 
