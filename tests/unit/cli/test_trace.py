@@ -41,8 +41,7 @@ def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Pat
 
 def test_a_trace_runs_under_a_load_and_nothing_else_does(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
-    assert done.stdout.startswith("# pods, 10 times the arrival rate
-")
+    assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
     assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
     assert "'0' is not a load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
 
